@@ -162,7 +162,7 @@ async def _fill_disk(stage: Stage, chance: random.Random) -> None:
 
 
 async def _set_clock_back(stage: Stage, chance: random.Random) -> None:
-    """Back, soon after the agent's start or while it runs; forth again at the next such strike."""
+    """Set the clock back soon after the agent's start or while it runs; the next time, forward."""
     await stage.start_agent()
     await asyncio.sleep(chance.uniform(0.0, 2.0))
     stage.shift_clock(0 if stage.clock_shift_s else BACK_S)

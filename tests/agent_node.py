@@ -233,7 +233,7 @@ class AgentNode:
 async def an_agent_node(
     api: Api, folder: Path, *, name: str = "n1", devices: Sequence[PhysicalDevice] | None = None
 ) -> AsyncIterator[AgentNode]:
-    """A node with running kubelet and agent."""
+    """A node with a running kubelet and agent."""
     folders = make_folders(folder / name)
     pace = Pace(first_retry=0.2, retry=30, first_restart=0.05, last_restart=0.1, write_retry=0.05)
     kubelet = Kubelet(api, NodeShape(name), folders, environment={}, pace=pace)

@@ -32,7 +32,7 @@ class Server(Protocol):
     faults: Faults
 
     def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
-        """Break the streams of who asks through here."""
+        """Break the streams of the clients that connect through this proxy."""
 
     def history(self) -> list[WriteEvent]:
         """Return the writes so far."""
@@ -53,14 +53,14 @@ class AgentPlane:
 
 @contextmanager
 def standin_plane(folder: Path) -> Iterator[AgentPlane]:
-    """A server that is empty, without our kinds."""
+    """An empty server, without our kinds."""
     with ApiServer() as server:
         yield AgentPlane(server, server.kubeconfig(folder / "kubeconfig"))
 
 
 @contextmanager
 def real_plane(control_plane: ControlPlane, folder: Path) -> Iterator[AgentPlane]:
-    """A control plane that knows our kinds and runs longer than this; it is left empty."""
+    """A control plane that knows our kinds and outlives this fixture; it is left empty."""
     with ExitStack() as undo:
         proxy = FaultProxy(control_plane.url, trust=control_plane.trust())
         proxy.start()

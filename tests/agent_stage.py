@@ -132,7 +132,7 @@ class Stage:
         return bool(node["status"].get("allocatable", {}).get(SLOT) == wanted)
 
     async def start_pod(self, number: int, *, memory_mib: int, cores: int = 5) -> dict[str, Any]:
-        """A bound pod with an allocated claim, both called `p-NUMBER`; returns the claim."""
+        """Create a bound pod with an allocated claim, both called `p-NUMBER`; return the claim."""
         name = f"p-{number}"
         container = a_slot_container(script="exec sleep 3600")
         pod = await create_pod(self.api, name, container, node=None, claim=name)
@@ -179,10 +179,10 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
     """A node whose agent runs and whose slots are offered.
 
     Args:
-        folder: For everything on disk.
-        devices: How many.
-        pods: How many the node takes at most.
-        log_level: The agent's.
+        folder: The folder for everything on disk.
+        devices: The number of devices.
+        pods: The maximum number of pods on the node.
+        log_level: The agent's log level.
     """
     node = t4_node(NODE, devices)
     folders = make_folders(folder / NODE)

@@ -80,7 +80,7 @@ class ChangingWorld(World):
         return self.version
 
     def register(self, node: str, *, anew: bool, **fields: Any) -> None:
-        """The Node is there: with its former UID, or with another."""
+        """Register the Node with its former UID or with another."""
         version = self.next_version()
         made = a_node(node, allocatable=ROOM, resource_version=version, **fields)
         known = self.nodes.get(node)
@@ -155,7 +155,7 @@ class ComesBack:
 
     @rule(uuid=DEVICE, node=NODE, healthy=st.booleans())
     def a_device_is_published(self, uuid: str, node: str, *, healthy: bool) -> None:
-        """Also by another node than had it."""
+        """Publish a device, possibly by another node than before."""
         self.world.publish(uuid, node, healthy=healthy)
 
     @rule(uuid=DEVICE)

@@ -171,7 +171,7 @@ class World:
                 news.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
 
     def lose_the_watch(self) -> None:
-        """All events are lost; a list shows what is, and what is missing."""
+        """Lose all events; a list shows what exists and what is missing."""
         missed, self.api.news = self.api.news, deque()
         there = {obj["metadata"]["uid"] for obj in self.api.objects.values()}
         for what, raw in missed:
@@ -203,7 +203,7 @@ class World:
     # The node's part.
 
     def agent_starts_what_it_may(self) -> None:
-        """Containers of bound pods start where a claim is reserved for exactly their pod."""
+        """Start containers of bound pods if a claim is reserved for exactly their pod."""
         for claim in self.claims():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
             if allocation is None or reserved is None or reserved.pod_uid in self.running:
@@ -220,7 +220,7 @@ class World:
             self._report(claim, prepared=not claim.is_pods_own, released=None)
 
     def init_containers_end(self) -> None:
-        """Their pages deny from now on, which the agent will report; the pods run with the rest."""
+        """End init containers: their pages deny now, which the agent will report; the rest runs."""
         for claim, allocation, pod_uid in self._used():
             round_ = _round(allocation)
             if self.init_rounds.get(pod_uid) == round_:
@@ -246,7 +246,7 @@ class World:
                 self.words.append((claim.metadata.uid, "False", round_))
 
     def say(self, count: int) -> None:
-        """The agent's next words about init containers reach the API server, late or not."""
+        """Deliver the agent's next report about init containers to the API server, perhaps late."""
         for _ in range(min(count, len(self.words))):
             uid, status, round_ = self.words.popleft()
             for claim in self.claims():
@@ -268,7 +268,7 @@ class World:
         return found
 
     def agent_releases_what_has_ended(self) -> None:
-        """The containers of pods that ended or vanished are gone; the agent reports it."""
+        """Remove the containers of pods that ended or vanished; the agent reports it."""
         for claim in self.claims():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
             if allocation is None or reserved is None:

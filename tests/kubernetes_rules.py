@@ -28,7 +28,7 @@ Raw = Mapping[str, Any]
 
 
 def is_buildable() -> bool:
-    """True where there is a Go to build the program with."""
+    """True if there is a Go compiler to build the program with."""
     return shutil.which("go") is not None
 
 

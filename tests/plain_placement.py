@@ -165,7 +165,7 @@ def memory_on(request: RequestDemand, total: int) -> int:
 def amounts(
     device: DeviceFacts, used: Used, request: RequestDemand
 ) -> tuple[int, int, str, frozenset[int]]:
-    """MiB and cores that the device is charged, the instance by name, and its slices."""
+    """Return MiB and cores charged for the device, the instance by name, and its slices."""
     cut = instance(device, used, request)
     if cut is None:
         return memory_on(request, device.memory_mib), request.cores, "", frozenset()
@@ -175,7 +175,7 @@ def amounts(
 
 
 def instance(device: DeviceFacts, used: Used, request: RequestDemand):
-    """The profile and the place that a device in MIG mode has for the request, if any."""
+    """Return profile and place that a device in MIG mode has for the request, if any."""
     if device.mode != "MIG":
         return None
     wanted = memory_on(request, device.memory_mib)

@@ -148,7 +148,7 @@ class Town:
         return [name for verb, name in self.replica.api.log[before:] if verb == "evict"]
 
     def _watch(self) -> None:
-        """Bring the deletions that the API server has accepted."""
+        """Deliver the deletions that the API server has accepted."""
         for (plural, *_), obj in list(self.replica.api.objects.items()):
             known = self.replica.cache.pod(obj["metadata"]["uid"])
             if plural != PODS.plural or known is None or "deletionTimestamp" not in obj["metadata"]:

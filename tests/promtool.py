@@ -13,7 +13,7 @@ from debian_packages import installed_program
 
 
 def rule_file(folder: Path, rule: Mapping[str, Any]) -> str:
-    """The rules of a PrometheusRule as Prometheus reads them; returns the path."""
+    """Write the rules of a PrometheusRule as Prometheus reads them; return the path."""
     path = folder / f"{rule['metadata']['name']}.yaml"
     path.write_text(yaml.safe_dump(rule["spec"]))
     return str(path)

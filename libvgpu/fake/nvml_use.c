@@ -42,7 +42,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
     return NVML_SUCCESS;
 }
 
-/* Source: NVML's reference: for Linux, by root, of devices and not of MIG instances. */
+/* Source: NVML's reference. Only on Linux, as root, and for devices that are not in MIG mode. */
 NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const nvmlSetMemoryLimits_v1_t *limits)
 {
     QUERY(device, limits && limits->nameSpace);
@@ -79,7 +79,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetM
 NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
     QUERY(device, out);
-    /* What was set from outside, or what the engine saw, whichever is more. */
+    /* The value set from outside or the value the engine saw, whichever is larger. */
     int mine;
     uint64_t end;
     unsigned seen = 0;
@@ -93,7 +93,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUti
     return NVML_SUCCESS;
 }
 
-/* A sample of who ran anything in the newest one, when that is newer than `since`. Microseconds since 1970. */
+/* A process that ran in the newest sample, if that is newer than `since`. Microseconds since 1970. */
 struct sample {
     int serial;
     unsigned pid, percent;
@@ -163,7 +163,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     return !found ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* Accounting is on, and knows the living. */
+/* Accounting is enabled, and has the living processes. */
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned *out)
 {
     QUERY(device, out);
@@ -189,7 +189,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned 
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* The open modules take a PID of the caller's own namespace, too. */
+/* The open kernel modules also accept a PID of the caller's own namespace. */
 static int is_meant(const struct machine *m, const struct state_process *p, unsigned pid)
 {
     return pid && (state_pid_shown(m, p, STATE_ACCOUNTING) == pid || state_pid_shown(m, p, STATE_SAMPLES) == pid);
@@ -219,7 +219,7 @@ NVML_API nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
     return NVML_SUCCESS; /* the living stay */
 }
 
-/* A window as large as the card, of which everything that is allocated takes its part. */
+/* A window as large as the card; every allocation uses its part of it. */
 NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out)
 {
     QUERY(device, out);
@@ -287,7 +287,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsig
     return nvmlDeviceGetPowerManagementLimit(device, out);
 }
 
-/* Zero is what these return on a quiet card: P0, persistence and compute mode default, no display. */
+/* These return zero on a quiet card: P0, persistence and compute mode default, no display. */
 static nvmlReturn_t zero(nvmlDevice_t device, unsigned *out)
 {
     QUERY(device, out);
@@ -323,5 +323,5 @@ NVML_API nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, unsigned *
 NVML_API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *out)
 {
     QUERY(device, out);
-    return NVML_ERROR_NOT_SUPPORTED; /* data-centre cards have none */
+    return NVML_ERROR_NOT_SUPPORTED; /* data-centre cards have no fan */
 }

@@ -22,24 +22,24 @@
 #define STATE_MAX_FAULTS 8
 #define STATE_FUNCTION_BYTES 64
 
-/* Memory that several processes have open: held by all that refer to it, not by one of them. */
+/* Memory that several processes have open: all that refer to it hold it, not one of them. */
 struct state_share {
     uint64_t bytes; /* 0: a free record */
-    uint64_t inode; /* of the file it is known by; 0: by its number */
+    uint64_t inode; /* inode of the file that identifies it; 0: its number does */
     int32_t card;
-    uint32_t generation; /* distinguishes it from its predecessors in this record */
+    uint32_t generation; /* distinguishes it from earlier ones in the same record */
 };
 
-/* What the driver lets the processes of a cgroup hold of a card. */
+/* How much of a card the driver lets the processes of a cgroup hold. */
 struct state_limit {
     char group[STATE_GROUP_BYTES]; /* its folder; "": a free record */
     int32_t card;
     uint64_t soft, hard; /* UINT64_MAX: none */
 };
 
-/* An NVML function that answers an error for one card. */
+/* An NVML function that returns an error for one card. */
 struct state_fault {
-    char function[STATE_FUNCTION_BYTES]; /* without its version; "": a free record */
+    char function[STATE_FUNCTION_BYTES]; /* without its version suffix; "": a free record */
     uint32_t result;
 };
 
@@ -53,7 +53,7 @@ struct state_card {
     uint32_t temperature_c, power_mw;
     uint64_t ecc_corrected, ecc_uncorrected;
     uint32_t remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed;
-    uint32_t pages_pending;   /* retired pages that stay in use until the driver is loaded anew */
+    uint32_t pages_pending;   /* retired pages that stay in use until the driver is reloaded */
     uint32_t recovery_action; /* NVML_GPU_RECOVERY_ACTION_* */
     struct state_fault faults[STATE_MAX_FAULTS];
 };
@@ -63,12 +63,12 @@ struct state_instance {
     uint32_t gpu_made, compute_made;
     uint32_t profile; /* id */
     uint32_t start, size;
-    uint32_t generation; /* distinguishes the compute instance from its predecessors: its UUID is made from that */
+    uint32_t generation; /* distinguishes the compute instance from earlier ones: its UUID is derived from it */
 };
 
 struct state_process {
     int32_t pid; /* 0: free record */
-    int32_t serial; /* of no other process of this machine, ever */
+    int32_t serial; /* unique among all processes of this machine, for ever */
     uint32_t space; /* of its pid namespace */
     uint32_t host_pid; /* of a process of another namespace than the host's, once somebody on the host has looked */
     uint64_t start_time;
@@ -86,16 +86,16 @@ struct state_event {
 
 struct state {
     uint64_t magic;
-    uint32_t host_space; /* PID namespace of the process that made this file: it stands for the host's */
+    uint32_t host_space; /* PID namespace of the process that created this file; it stands for the host's */
     int32_t serials; /* given out */
     uint32_t pids, bytes; /* + 1: in place of the machine's settings, as after an upgrade of the driver; 0: none */
     uint32_t process_high;
-    uint64_t dead_uses; /* calls, ever, with a handle that had ended (cuda_handle.h) */
+    uint64_t dead_uses; /* number of calls with a handle that had ended (cuda_handle.h) */
     uint64_t host_peak; /* most page-locked memory ever held at once by living processes */
     uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];
     struct state_card cards[MACHINE_MAX_CARDS];
-    uint32_t instance_generation; /* moves with every change of an instance */
+    uint32_t instance_generation; /* incremented by every change of an instance */
     struct state_instance instances[MACHINE_MAX_CARDS];
     struct state_share shares[STATE_MAX_SHARES];
     uint32_t limit_high; /* records of limits at or above were never used */
@@ -105,13 +105,13 @@ struct state {
 
 enum state_result { STATE_OK = 0, STATE_NO_MEMORY, STATE_LOST, STATE_BROKEN };
 
-/* The shared state of this machine, mapped at the first call; NULL when its file cannot be used. */
+/* The shared state of this machine, mapped at the first call; NULL if its file cannot be used. */
 struct state *state_open(const struct machine *m);
 
-/* Take `bytes` of a card for the calling process, or return why not. `contexts` is added to its context count. */
+/* Charge `bytes` of a card to the calling process, or return why not. `contexts` is added to its context count. */
 enum state_result state_take(const struct machine *m, int card, uint64_t bytes, int contexts);
 
-/* Give bytes and contexts back. */
+/* Release bytes and contexts. */
 void state_give(const struct machine *m, int card, uint64_t bytes, int contexts);
 
 /* Make a share of `bytes` that the calling process holds of a card. Its number, or -1. */
@@ -121,7 +121,7 @@ int state_share_make(const struct machine *m, int card, uint64_t bytes, uint64_t
 int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t generation);
 void state_share_close(const struct machine *m, int number);
 
-/* Page-lock host memory for the calling process, or let it go. */
+/* Page-lock host memory for the calling process, or release it. */
 enum state_result state_lock_host(const struct machine *m, uint64_t bytes);
 void state_unlock_host(const struct machine *m, uint64_t bytes);
 
@@ -130,16 +130,16 @@ void state_unlock_host(const struct machine *m, uint64_t bytes);
 int state_limit_set(const struct machine *m, int card, const char *group, uint64_t soft, uint64_t hard);
 int state_limit_get(const struct machine *m, int card, const char *group, struct state_limit *out, uint64_t *used);
 
-/* Bytes that the limits of its cgroups leave the calling process of a card; UINT64_MAX when it has none. */
+/* Bytes of a card that the limits of its cgroups leave the calling process; UINT64_MAX if it has none. */
 uint64_t state_room(const struct machine *m, int card);
 
-/* Bytes all living processes hold on a card. */
+/* Bytes of a card that all living processes hold. */
 uint64_t state_used(const struct machine *m, int card);
 
-/* Run `change` on the state under its lock. */
+/* Run `change` on the state with its lock held. */
 void state_change(const struct machine *m, void (*change)(struct state *, void *), void *argument);
 
-/* Record an XID and wake those who wait for events. */
+/* Record an XID and wake the waiters for events. */
 void state_event(const struct machine *m, int card, uint32_t xid);
 
 /* Number of this process that it shares with no other, 0 when there is no room; and the record with such a number, NULL once its
@@ -147,16 +147,16 @@ void state_event(const struct machine *m, int card, uint32_t xid);
 int32_t state_serial(const struct machine *m);
 const struct state_process *state_living(const struct machine *m, int32_t serial);
 
-/* A kind of NVML's calls that name processes. */
+/* The NVML calls of one kind that name processes. */
 enum state_call { STATE_LIST, STATE_SAMPLES, STATE_ACCOUNTING };
 
-/* The PID by which calls of this kind name a process to the calling one, 0 when they leave it out. */
+/* The PID by which calls of this kind name a process to the caller; 0 if they omit it. */
 unsigned state_pid_shown(const struct machine *m, const struct state_process *p, enum state_call call);
 
-/* The bytes of a card that lists show of a process. */
+/* The bytes of a card that NVML's lists report for a process. */
 uint64_t state_bytes_shown(const struct machine *m, const struct state_process *p, int card);
 
-/* The PID of a process on the host, as far as the caller can know it: else a number above all PIDs that is its own. */
+/* The host PID of a process as far as the caller can know it; otherwise a unique number above all PIDs. */
 unsigned state_host_pid(const struct machine *m, const struct state_process *p);
 
 /* Empty the records of dead processes. */

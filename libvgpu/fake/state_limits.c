@@ -55,7 +55,7 @@ static int has(const struct members *members, pid_t pid)
     return 0;
 }
 
-/* What the group's members hold of a card, by records of our pid namespace. */
+/* How much the group's members hold of a card, by records of our PID namespace. */
 static uint64_t used_by(struct state *s, int card, const struct members *members)
 {
     const struct state_process *mine = state_mine(s);
@@ -93,14 +93,14 @@ uint64_t state_limit_left(struct state *s, int card)
     return left;
 }
 
-/* The limit of this group on this card, or a free record for it; NULL when there is none. */
+/* Return the limit of this group on this card, or a free record for it; NULL if there is none. */
 static struct state_limit *find(struct state *s, int card, const char *group)
 {
     struct state_limit *unused = NULL;
     for (uint32_t i = 0; i < STATE_MAX_LIMITS; i++) {
         struct state_limit *limit = &s->limits[i];
         if (limit->group[0] && !exists(limit->group)) {
-            limit->group[0] = '\0'; /* limits go with their cgroup */
+            limit->group[0] = '\0'; /* limits disappear with their cgroup */
         }
         if (limit->group[0] && limit->card == card && !strcmp(limit->group, group)) {
             return limit;

@@ -26,7 +26,7 @@ static enum machine_bytes bytes_of(const struct machine *m, const struct state *
     return instead ? (enum machine_bytes)(instead - 1) : m->bytes;
 }
 
-/* The last number of the line NSpid: the PID of a process in its own namespace. */
+/* Return the last number of the line NSpid: the PID of a process in its own namespace. */
 static int own_pid_of(const char *folder)
 {
     char path[300], line[256];
@@ -46,7 +46,7 @@ static int own_pid_of(const char *folder)
     return pid;
 }
 
-/* On the host: find a process of another namespace in /proc; 0 when it has ended. */
+/* On the host: find a process of another namespace in /proc; 0 if it has ended. */
 static uint32_t find(const struct state_process *p)
 {
     DIR *proc = opendir("/proc");
@@ -81,7 +81,7 @@ unsigned state_host_pid(const struct machine *m, const struct state_process *p)
     return pid ? pid : ABOVE_ALL_PIDS + (unsigned)p->serial;
 }
 
-/* As pid_vnr() in the kernel: 0 for a process that is not in the caller's namespace. Containers in containers are not found. */
+/* Like pid_vnr() in the kernel: 0 for a process that is not in the caller's namespace. Nested containers are not supported. */
 static unsigned in_own_space(const struct machine *m, const struct state *s, const struct state_process *p)
 {
     uint32_t space = state_own_space();
@@ -108,7 +108,7 @@ uint64_t state_bytes_shown(const struct machine *m, const struct state_process *
         return UINT64_MAX;
     case MACHINE_BYTES_HUGE:
         return UINT64_MAX / 2;
-    case MACHINE_BYTES_ZERO: /* the PID that was shown is looked up as one of the host */
+    case MACHINE_BYTES_ZERO: /* the PID that was shown is looked up as a PID of the host */
         shown = state_pid_shown(m, p, STATE_LIST);
         for (uint32_t i = 0; i < s->process_high; i++) {
             const struct state_process *other = &s->processes[i];

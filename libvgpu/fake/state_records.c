@@ -32,7 +32,7 @@ static uint64_t image_of_program(void)
     return image;
 }
 
-/* Start time of a process that still runs, 0 when there is none (a zombie holds no memory any more). */
+/* Start time of a process that still runs; 0 if there is none (a zombie holds no memory any more). */
 static uint64_t living_since(pid_t pid)
 {
     char path[64], text[1024];
@@ -98,7 +98,7 @@ void state_clear(struct state *s)
     for (uint32_t i = 0; i < s->process_high; i++) {
         struct state_process *p = &s->processes[i];
         if (p->pid && p != own.record && !state_is_alive(s, p)) {
-            p->pid = 0; /* a record without a pid is free, whatever else it has */
+            p->pid = 0; /* a record without a PID is free, whatever else it contains */
         }
     }
     for (int i = 0; i < STATE_MAX_SHARES; i++) {

@@ -1,9 +1,7 @@
-/* vgpu_cuda.h - the part of the CUDA driver API that this project speaks.
+/* vgpu_cuda.h - the part of the CUDA driver API that this project uses.
  *
- * Our own minimal declarations: NVIDIA's headers are not part of the tree. Values and layouts are those
- * of the public ABI (cuda.h 13.0); handles stay opaque. Only what the library, the simulated driver and the
- * probe use is here.
- */
+ * Our own minimal declarations: NVIDIA's headers are not part of the tree. Values and layouts are those of the public ABI
+ * (cuda.h 13.0); handles stay opaque. Only what the library, the simulated driver and the probe use is here. */
 #ifndef VGPU_CUDA_H
 #define VGPU_CUDA_H
 
@@ -179,7 +177,7 @@ enum {
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
 };
 
-/* Streams that are names, not handles. */
+/* Special stream handles. */
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 

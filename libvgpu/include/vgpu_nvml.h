@@ -1,4 +1,4 @@
-/* vgpu_nvml.h - the part of NVML that this project speaks; our own minimal declarations of its ABI. */
+/* vgpu_nvml.h - the part of NVML that this project uses; our own minimal declarations of its ABI. */
 #ifndef VGPU_NVML_H
 #define VGPU_NVML_H
 
@@ -63,13 +63,13 @@ typedef struct {
     unsigned int smUtil, memUtil, encUtil, decUtil; /* percent */
 } nvmlProcessUtilizationSample_t;
 
-/* The form of the first version of the process lists. */
+/* An entry of the first version of the process lists. */
 typedef struct {
     unsigned int pid;
     unsigned long long usedGpuMemory;
 } nvmlProcessInfo_v1_t;
 
-/* The same as a list with a version. */
+/* The same as a versioned list. */
 typedef struct {
     unsigned long long timeStamp; /* microseconds */
     unsigned int pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
@@ -100,7 +100,7 @@ typedef struct {
 } nvmlProcessDetailList_t;
 #define NVML_PROCESS_DETAIL_LIST_V1 (sizeof(nvmlProcessDetailList_t) | (1u << 24))
 
-/* What accounting has of a process, alive or dead. */
+/* Accounting data of a process, alive or dead. */
 typedef struct {
     unsigned int gpuUtilization, memoryUtilization; /* percent of its life */
     unsigned long long maxMemoryUsage;              /* bytes */
@@ -111,7 +111,7 @@ typedef struct {
 
 typedef struct {
     unsigned int version;
-    unsigned int pid; /* that is asked for */
+    unsigned int pid; /* input: the process */
     unsigned int isRunning, gpuUtilization, memoryUtilization;
     unsigned long long maxMemoryUsage;
     unsigned int sampleCount;
@@ -137,7 +137,7 @@ typedef struct {
 enum { NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230 };
 enum { NVML_VALUE_TYPE_UNSIGNED_INT = 1, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3 };
 
-/* Fields that count what passes through the whole device, by their numbers. */
+/* Field numbers of counters for the traffic of the whole device. */
 enum {
     NVML_FI_NVLINK_BANDWIDTH_FIRST = 60,
     NVML_FI_NVLINK_BANDWIDTH_LAST = 73,
@@ -159,7 +159,7 @@ typedef struct {
 
 typedef struct {
     const char *nameSpace;
-    unsigned long long softLimit, hardLimit; /* bytes; 0 and UINT64_MAX: no limit any more */
+    unsigned long long softLimit, hardLimit; /* bytes; 0 and UINT64_MAX: remove the limit */
 } nvmlSetMemoryLimits_v1_t;
 
 typedef struct {
@@ -182,7 +182,7 @@ enum {
 
 #define NVML_NVLINK_MAX_LINKS 18u
 
-/* Multi-instance GPUs. Profiles are asked for by kind, and named by id ever after. */
+/* Multi-instance GPUs. Profiles are requested by kind, and identified by id from then on. */
 typedef struct nvmlGpuInstance_st *nvmlGpuInstance_t;
 typedef struct nvmlComputeInstance_st *nvmlComputeInstance_t;
 

@@ -1,4 +1,4 @@
-/* authority.h - what a device may hold, by the source of limits that this process has (source.h). */
+/* authority.h - how much of a device may be held, according to this process's source of limits (source.h). */
 #ifndef VGPU_AUTHORITY_H
 #define VGPU_AUTHORITY_H
 
@@ -12,19 +12,19 @@
  * stand-alone settings only. */
 uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* The same as a budget: of an oversubscribed device less than the limit may lie in its own memory. */
+/* The same as a budget: an oversubscribed device's own memory may hold less than the limit. */
 struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* What a context costs by the page on a device; 0: nothing. */
+/* The cost of a context on a device according to the page; 0: nothing. */
 uint64_t vgpu_context_price(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* Bytes of page-locked host memory this process's container may hold. */
+/* Bytes of page-locked host memory that this process's container may hold. */
 uint64_t vgpu_host_limit(const struct vgpu_process *p);
 
-/* The limits of a device's compute: cores, policy, ceiling. 0: nothing is granted. */
+/* The limits of a device's compute: cores, policy, ceiling. 0: no grant. */
 int vgpu_limits_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_limits *out);
 
-/* 1 when no device at all has a memory limit. */
+/* Return 1 if no device has a memory limit. */
 int vgpu_limits_nothing(const struct vgpu_process *p);
 
 #endif

@@ -12,17 +12,17 @@ struct vgpu_backing {
     uint64_t references; /* handles to be released, mappings, bindings */
     uint64_t bytes;
     int column;
-    int is_exported; /* others may have it open */
+    int is_exported; /* other processes may have it open */
     int is_imported; /* another process's */
 };
 
-/* One reference less; the last gives the memory's charge back. */
+/* Drop one reference; the last one returns the memory's charge. */
 void vgpu_backing_let_go(struct vgpu_process *p, struct vgpu_backing *backing);
 
-/* What a handle or a mapping refers to. */
+/* The memory that a handle or a mapping refers to. */
 struct vgpu_backing *vgpu_backing_of(const struct vgpu_object *object);
 
-/* One more release of `handle` will be due. 0, or -1 without memory. */
+/* One more release of `handle` is due. 0, or -1 if out of memory. */
 int vgpu_backing_add_handle(struct vgpu_process *p, CUmemGenericAllocationHandle handle, struct vgpu_backing *backing);
 
 /* The mapping that `address` lies in: where it is not the start, the start is the driver's. 0 when there is none. */

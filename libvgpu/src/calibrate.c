@@ -3,8 +3,8 @@
 #include <stdatomic.h>
 
 #define NOTE_NS UINT64_C(10000000)
-#define LEFT_NS (VGPU_TICK_NS / 2)       /* a comparison that is this late may be done by any process */
-#define LONGEST_NS UINT64_C(40000000000) /* longest time between two comparisons */
+#define LEFT_NS (VGPU_TICK_NS / 2)       /* a comparison that is this late may be made by any process */
+#define LONGEST_NS UINT64_C(40000000000) /* longest time between comparisons */
 #define GAP_NS UINT64_C(3000000000)
 #define SPACING_NS UINT64_C(10000000) /* minimum distance between samples */
 #define SHORTEST_NS UINT64_C(100000000) /* minimum length of a sample */

@@ -10,17 +10,17 @@
 
 #include "bucket.h"
 
-/* Samples are 100 ms apart or more, and each is gone when the next one is there. */
+/* Samples are at least 100 ms apart, and each disappears when the next one is there. */
 #define VGPU_TICK_NS UINT64_C(50000000)
 enum { VGPU_HISTORY = 1024, VGPU_HELD = 64 };
 
 /* The newest sample of NVML for a device. */
 struct vgpu_measurement {
-    uint64_t stamp_us; /* of its sample; any clock, but the same always */
-    struct vgpu_instant end; /* the same by our clock */
-    uint32_t percent;  /* that the container used of the device in that sample */
+    uint64_t stamp_us; /* time stamp of its sample, always by the same clock */
+    struct vgpu_instant end; /* the end of the sample by our clock */
+    uint32_t percent;  /* percent of the device that the container used in that sample */
     int others;        /* 1: others used the device during that sample */
-    int neighbours;    /* others have a context on the device, now */
+    int neighbours;    /* 1: others have a context on the device now */
     int others_known;  /* 1: `others` and `neighbours` are valid, even if there is no figure for the container */
 };
 
@@ -36,9 +36,9 @@ struct vgpu_calibration {
         uint64_t placed_raw_ns, placed_charged_ns; /* of what this process counts where it ran */
         vgpu_duration queued_ns;                   /* how long the rest waits in queues */
     } history[VGPU_HISTORY];
-    uint64_t tick_ns;           /* the bucket's, as this process last wrote it */
+    uint64_t tick_ns;           /* the bucket's value, as this process last wrote it */
     uint64_t placed_raw_ns, placed_charged_ns; /* ever */
-    vgpu_duration lump_ns;      /* largest single charge of late */
+    vgpu_duration lump_ns;      /* largest recent single charge */
     vgpu_duration gap_ns;       /* between the last two samples */
     vgpu_duration period_ns;    /* of samples: the smallest spacing of them; those of idle times are never shown */
     uint32_t gaps;
@@ -48,10 +48,10 @@ struct vgpu_calibration {
         vgpu_duration window_ns;
         int follows_missed; /* others came and went before it */
         struct vgpu_measurement seen;
-    } held[VGPU_HELD]; /* samples that are not compared yet */
+    } held[VGPU_HELD]; /* samples that have not been compared yet */
 };
 
-/* Note the totals, when the last note is a while ago. */
+/* Note the totals, if the last note was made a while ago. */
 void vgpu_calibrate_note(struct vgpu_calibration *calibration, const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
 /* Move what was just added to the totals to the time in which it ran: a kernel is charged when it is launched, but NVML sees it when

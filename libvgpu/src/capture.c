@@ -20,7 +20,7 @@ enum vgpu_recording vgpu_capture_of(const struct vgpu_launch *l)
 {
     int status = 0;
     if (!l->cuda->cuStreamIsCapturing) {
-        return VGPU_NOT_RECORDED; /* the driver has no captures */
+        return VGPU_NOT_RECORDED; /* this driver has no captures */
     }
     CUresult result = l->cuda->cuStreamIsCapturing(l->stream, &status);
     return result != CUDA_SUCCESS ? VGPU_PERHAPS_RECORDED : status ? VGPU_RECORDED : VGPU_NOT_RECORDED;

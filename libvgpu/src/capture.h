@@ -11,10 +11,10 @@
 
 enum vgpu_recording { VGPU_NOT_RECORDED, VGPU_RECORDED, VGPU_PERHAPS_RECORDED };
 
-/* Is the launch's stream being recorded? */
+/* Return 1 if the launch's stream is being captured. */
 enum vgpu_recording vgpu_capture_of(const struct vgpu_launch *launch);
 
-/* Make the thread's calls allowed while anything is recorded; returns the mode to restore. */
+/* Allow the thread's calls while anything is captured; return the mode to restore. */
 int vgpu_capture_relax(const struct vgpu_cuda *cuda);
 void vgpu_capture_restore(const struct vgpu_cuda *cuda, int mode);
 

@@ -19,9 +19,9 @@ struct vgpu_cost {
     _Atomic double square;       /* mean of the squares */
     _Atomic uint32_t interrupted; /* how many of the last hold others' timeslices, parts of 65536 */
     _Atomic uint32_t samples;    /* 0: not learned */
-    _Atomic uint32_t pending;    /* measurements on their way */
-    _Atomic struct vgpu_instant running; /* when one of them was first seen to run; never: none was */
-    _Atomic uint64_t least_ns;   /* about the least that was measured of late (lockstep.h) */
+    _Atomic uint32_t pending;    /* measurements in progress */
+    _Atomic struct vgpu_instant running; /* when one of them was first seen running; never: none was */
+    _Atomic uint64_t least_ns;   /* roughly the smallest recent measurement (lockstep.h) */
 };
 
 /* A table is all zero at first. */
@@ -29,7 +29,7 @@ struct vgpu_costs {
     struct vgpu_cost entries[VGPU_COSTS];
 };
 
-/* What a launch is, for its cost. */
+/* A launch, as far as its cost depends on it. */
 struct vgpu_geometry {
     uint64_t function; /* handle of the function or graph */
     uint64_t blocks;   /* 0: a graph */
@@ -37,7 +37,7 @@ struct vgpu_geometry {
     uint32_t sms;      /* of the device */
 };
 
-/* Key of a launch, never 0. Cheap: each launch asks. */
+/* Key of a launch, never 0. Cheap, because every launch needs it. */
 static inline uint64_t vgpu_cost_key(uint64_t function, uint64_t blocks, uint32_t threads)
 {
     uint64_t key = (function ^ blocks * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)threads << 48) * UINT64_C(0xbf58476d1ce4e5b9);

@@ -1,7 +1,6 @@
 /* drivers.h - the driver's own functions, as symbols.def lists them.
  *
- * A member is NULL when the driver does not have the function.
- */
+ * A member is NULL if the driver does not have the function. */
 #ifndef VGPU_DRIVERS_H
 #define VGPU_DRIVERS_H
 

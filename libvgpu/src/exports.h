@@ -10,17 +10,17 @@
 #include "pools.h"
 #include "process.h"
 
-/* `bytes` that are charged to us may be opened by others from now on. */
+/* From now on others may open `bytes` that are charged to us. */
 void vgpu_export(struct vgpu_process *p, int column, uint64_t bytes);
 
 /* The driver has freed them. */
 void vgpu_export_freed(struct vgpu_process *p, int column, uint64_t bytes);
 
-/* The same of an allocation from a pool, which may keep it or not. */
+/* The same for an allocation from a pool, which may or may not keep it. */
 void vgpu_export_freed_to_pool(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, int column,
                                uint64_t bytes);
 
-/* We opened something of another process, or closed it. */
+/* We opened or closed something of another process. */
 void vgpu_import(struct vgpu_process *p, int change);
 
 /* The driver was asked to close what was remembered as open, with this result. */

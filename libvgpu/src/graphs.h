@@ -16,7 +16,7 @@
 CUresult vgpu_graph_instantiate(const struct vgpu_cuda *cuda, CUgraph graph, const CUgraphExec *out,
                                 CUresult (*call)(void *argument), void *argument);
 
-/* Run a launch or an upload of `exec` into `stream`. */
+/* Launch or upload `exec` into `stream`. */
 CUresult vgpu_graph_run(const struct vgpu_cuda *cuda, CUgraphExec exec, CUstream stream, CUresult (*call)(CUgraphExec, CUstream));
 
 /* Forget an instantiated graph before the driver destroys it. */

@@ -3,7 +3,7 @@
 #include "bucket.h"
 
 #define COLLECT_EVERY_NS UINT64_C(50000000)
-#define MOST_NS UINT64_C(5000000000) /* that is charged for one process */
+#define MOST_NS UINT64_C(5000000000) /* charged for one process */
 
 typedef _Atomic uint64_t word;
 
@@ -21,9 +21,9 @@ void vgpu_guess_write(struct vgpu_process *p, int column, uint32_t percent, stru
         }
     }
     if (!mine) {
-        return; /* full: other processes of the container have as many */
+        return; /* full: other processes of the container use all of them */
     }
-    atomic_store((word *)&mine->owner, busy); /* until it is said which entry is ours */
+    atomic_store((word *)&mine->owner, busy); /* until the caller says which entry is ours */
     atomic_store(&p->guess, percent ? mine : NULL);
     if (!percent) {
         atomic_store((word *)&mine->owner, 0);

@@ -14,7 +14,7 @@
  * the process at a time may call this. */
 void vgpu_guess_write(struct vgpu_process *p, int column, uint32_t percent, struct vgpu_instant since, uint64_t charged_ns);
 
-/* Charge what dead processes left; at most 20 times a second. */
+/* Charge what dead processes left, at most 20 times a second. */
 void vgpu_guesses_collect(struct vgpu_process *p, struct vgpu_instant now);
 
 #endif

@@ -34,7 +34,7 @@ static unsigned own_entries(const struct vgpu_process *p, nvmlDevice_t device, n
         if (slot >= 0) {
             list[kept] = list[i];
             list[kept].pid = p->region->slots[slot].pid;
-            if (!list[kept].usedGpuMemory || list[kept].usedGpuMemory == UINT64_MAX) { /* some drivers do not tell */
+            if (!list[kept].usedGpuMemory || list[kept].usedGpuMemory == UINT64_MAX) { /* some drivers do not report it */
                 list[kept].usedGpuMemory = recorded(p, device, slot);
             }
             kept++;

@@ -1,10 +1,10 @@
-/* identity.h - who this process is, and whether another still lives, from /proc. */
+/* identity.h - identifies this process, and tells from /proc whether another one still lives. */
 #ifndef VGPU_IDENTITY_H
 #define VGPU_IDENTITY_H
 
 #include <stdint.h>
 
-/* Who this process is, as its slot of the region records it. */
+/* The identity of this process, as its slot of the region records it. */
 struct vgpu_identity {
     uint32_t pid;
     uint64_t start_time;    /* clock ticks; 0: /proc does not have it */

@@ -40,7 +40,7 @@ static inline long vgpu_call(long number, long a, long b, long c, long d)
     return vgpu_call6(number, a, b, c, d, 0, 0);
 }
 
-/* Read the beginning of a file. Return how many bytes it had, or an error. */
+/* Read the beginning of a file. Return the number of bytes, or an error. */
 long vgpu_kernel_read(const char *path, void *out, size_t bytes);
 
 /* Return a new mapping, of a file from its beginning or of no file, or NULL. */

@@ -43,7 +43,7 @@ static inline int vgpu_hand_is_free(const struct vgpu_hand *hand)
            atomic_load_explicit(hand->page_now, memory_order_relaxed) == hand->page;
 }
 
-/* 1: nothing limits this launch, or it was paid for just now; no pass is needed. */
+/* Return 1 if nothing limits this launch, or it was just paid for; no pass is needed then. */
 static inline int vgpu_pass_at_once(const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks, uint32_t threads)
 {
     struct vgpu_process *p = vgpu_process();
@@ -87,16 +87,16 @@ static inline CUresult vgpu_pass_end(struct vgpu_pass *pass, CUresult result)
     return result;
 }
 
-/* After a call that waited for the device (throttle.h). */
+/* To be called after a call that waited for the device (throttle.h). */
 void vgpu_launch_waited(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
-/* An instantiated graph before it is destroyed. */
+/* To be called before an instantiated graph is destroyed. */
 void vgpu_launch_forget(CUgraphExec graph);
 
-/* Before the driver ends a context. */
+/* To be called before the driver ends a context. */
 void vgpu_launch_end_context(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUcontext context);
 
-/* What this container may use of a device, by the page, now. */
+/* The share of a device that this container may use now, according to the page. */
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal);
 
 /* The same in percent of the device behind a handle of NVML; 0: no limit. */

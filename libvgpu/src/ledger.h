@@ -15,22 +15,22 @@
 #include "vgpu_abi.h"
 #include "world.h"
 
-/* How many slots, from the first on, may have been used: whatever the region has, no more than there are. */
+/* How many slots, counted from the first, may have been used; never more than exist, whatever the region says. */
 uint32_t vgpu_ledger_high(const struct vgpu_region *region);
 
-/* In place of a column: page-locked memory of the host. */
+/* Used instead of a column: page-locked host memory. */
 #define VGPU_HOST VGPU_MAX_DEVICES
 
-/* The driver hands out linear memory in grains of this size. */
+/* The driver allocates linear memory in grains of this size. */
 #define VGPU_GRAIN 512u
 
-/* Bytes rounded up to grains; UINT64_MAX when that would wrap. */
+/* Round bytes up to grains; UINT64_MAX if that would wrap. */
 static inline uint64_t vgpu_ledger_rounded(uint64_t bytes)
 {
     return bytes > UINT64_MAX - (VGPU_GRAIN - 1) ? UINT64_MAX : (bytes + VGPU_GRAIN - 1) & ~(uint64_t)(VGPU_GRAIN - 1);
 }
 
-/* Claim a slot for this process, first emptying one it left behind before an exec. NULL when all are taken. */
+/* Claim a slot for this process, first emptying one it left behind before an exec. NULL if all are taken. */
 struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const struct vgpu_identity *self);
 
 /* Charge `bytes` of a column: 1, or 0 when that would exceed `limit`. VGPU_UNLIMITED never refuses. A refusal is
@@ -54,16 +54,16 @@ int vgpu_ledger_reserve_managed(struct vgpu_region *region, struct vgpu_region_s
                                 unsigned column, uint64_t bytes, uint64_t total);
 void vgpu_ledger_release_managed(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
 
-/* Bytes of managed memory that all slots hold beside a column. */
+/* Bytes of managed memory of a device that all slots hold. */
 uint64_t vgpu_ledger_managed(const struct vgpu_region *region, unsigned column);
 
 /* Count a refusal. */
 void vgpu_ledger_denied(struct vgpu_region *region, unsigned column);
 
-/* Charge what is there already, whether it fits or not: it keeps others from being admitted. */
+/* Charge what exists already, whether it fits or not, so that others are not admitted. */
 void vgpu_ledger_add(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
 
-/* Give back what was charged. */
+/* Return what was charged. */
 void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
 
 /* Bytes of a column that all slots hold, saturating. */

@@ -17,7 +17,7 @@ struct vgpu_lock {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and someone waits */
 };
 
-/* 1 when it was free, and is ours now. */
+/* Return 1 if it was free and is ours now. */
 static inline int vgpu_lock_try(struct vgpu_lock *lock)
 {
     uint32_t seen = 0;

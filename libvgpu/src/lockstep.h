@@ -11,13 +11,13 @@
 
 #include "throttle_state.h"
 
-/* A launch took `ns`: kernels of the program do not wait for each other, or they do, and this one perhaps did or surely did. */
+/* Record that a launch took `ns`: the program's kernels do not wait for each other, or this one perhaps or surely waited. */
 enum vgpu_lockstep { VGPU_NO_LOCKSTEP, VGPU_PERHAPS_WAITED, VGPU_WAITED };
 enum vgpu_lockstep vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *probe, uint64_t ns,
                                      struct vgpu_instant now);
 int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, struct vgpu_instant now);
 
-/* Instead of a comparison: what spinning was taken for is forgotten. */
+/* Used instead of a comparison: forget what was taken for spinning. */
 void vgpu_lockstep_discard(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
 /* The thread goes on to another device: what it has in hand goes back to the one that it was taken of. */

@@ -44,7 +44,7 @@ static int measure(struct vgpu_process *p, const struct vgpu_device *device, str
         if (!vgpu_usage_memory(p, device, &figure)) {
             return 0;
         }
-        /* Other threads may change both amounts meanwhile; a figure that mixes two moments is useless. */
+        /* Used instead of a cost: contexts were seen to take nothing. */
         if (atomic_load(used) == before && before >= over->charged) {
             uint64_t memory = before - over->charged;
             *out = figure > memory ? figure - memory : 0;
@@ -60,7 +60,7 @@ static void book(const struct vgpu_device *device, struct vgpu_region_slot *slot
     atomic_store((word *)&slot->overhead[device->column], bytes);
 }
 
-/* What the agent wrote is of before. */
+/* The time, in naps, that another process of the container may need to find out. */
 static void forget_seen(const struct vgpu_device *device, struct vgpu_region_slot *slot)
 {
     if (device->column < (int)VGPU_SEEN_COLUMNS) {
@@ -196,7 +196,7 @@ static void look_later(struct vgpu_process *p)
     vgpu_overhead_grew(p);
 }
 
-/* How much of its device is in use, by NVML or else by the new context. */
+/* How much of its device is in use, according to NVML or else to the new context. */
 static int used_now(const struct vgpu_new_context *it, const struct vgpu_cuda *cuda, const struct vgpu_device *device,
                     uint64_t *out)
 {

@@ -22,24 +22,24 @@ struct vgpu_new_context {
     uint64_t guess;   /* then: what it may cost, of which as much is reserved as fits */
     int is_told;      /* by NVML: how much of the device was in use before */
     uint64_t device_used;
-    uint64_t ledger_used; /* of it by this container, once that is reserved */
+    uint64_t ledger_used; /* of that, by this container, including the reservation */
     CUcontext made;
     uint64_t before;  /* overhead charged by then */
     uint64_t charged; /* for this one, once it is made */
 };
 
-/* Reserve what a context is known to cost. CUDA_ERROR_OUT_OF_MEMORY: do not make it; nothing is held then. */
+/* Reserve the known cost of a context. CUDA_ERROR_OUT_OF_MEMORY: do not create it; nothing is reserved then. */
 CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUdevice ordinal);
 
-/* It was made, or `result` is why not. CUDA_ERROR_OUT_OF_MEMORY when what it really costs does not fit: the caller
- * unmakes it, before vgpu_context_end. */
+/* The context was created, or `result` says why not. CUDA_ERROR_OUT_OF_MEMORY if its real cost does not fit: the caller
+ * destroys it before vgpu_context_end. */
 CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result);
 void vgpu_context_end(struct vgpu_new_context *it, CUresult result);
 
 /* A context of this device has been destroyed; `charged` is what was charged for it when it was created. */
 void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, uint64_t charged);
 
-/* Something happened that may have made the overhead grow: compare soon. */
+/* Something happened that may have increased the overhead: compare soon. */
 void vgpu_overhead_grew(struct vgpu_process *p);
 
 /* Compare, if there is reason to and the last comparison was a while ago. */

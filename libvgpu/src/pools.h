@@ -30,40 +30,40 @@ struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int 
 /* An allocation from a pool. */
 struct vgpu_pool_request {
     uint64_t bytes;
-    CUresult (*allocate)(void *argument, CUdeviceptr *out); /* makes the driver do it */
+    CUresult (*allocate)(void *argument, CUdeviceptr *out); /* makes the driver allocate */
     void *argument;
     /* Out: 1 when the address stood for something else before, and what that was: the caller's to give back. */
     int displaced;
     struct vgpu_object old;
 };
 
-/* Charge for an allocation, make it, reconcile. */
+/* Charge an allocation, make it, and reconcile. */
 CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool,
                             struct vgpu_pool_request *request, CUdeviceptr *out);
 
-/* An allocation of the pool was freed; by how much the charge shrank. */
+/* An allocation of the pool was freed; return by how much the charge shrank. */
 uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
 /* Make the driver destroy the pool. */
 CUresult vgpu_pool_destroy(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
-/* The pool that graphs of a device take their memory from; NULL when there is no memory to remember it by. */
+/* The pool from which graphs of a device allocate; NULL if there is no memory to record it. */
 struct vgpu_pool *vgpu_pool_of_graphs(struct vgpu_process *p, int ordinal);
 
-/* Under the pool's lock. Charge what taking `bytes` will make it grow by: 1, or 0 when that does not fit. */
+/* Under the pool's lock. Charge the growth that taking `bytes` will cause: 1, or 0 if that does not fit. */
 int vgpu_pool_expect(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes);
 
-/* Under the pool's lock: the charge becomes what the driver has reserved, whether that fits or not. */
+/* Under the pool's lock: set the charge to what the driver has reserved, whether that fits or not. */
 void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
-/* Drop the pool's lock, and do for those who found it held what they came for. */
+/* Drop the pool's lock, and do the work of those who found it held. */
 void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
 /* Make every charge what the driver has reserved, be it by the thread that is busy with a pool. Cheap while no pool keeps
  * anything. */
 void vgpu_pools_reconcile(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
-/* Make all pools give back what they only keep. 1 when any charge shrank. */
+/* Make all pools release what they only cache. Return 1 if any charge shrank. */
 int vgpu_pools_squeeze(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
 #endif

@@ -29,7 +29,7 @@ struct vgpu_overhead {
     int is_guess; /* of `charged`, something was never measured */
     uint64_t last_used, last_real; /* what the ledger and the driver said at the last look */
     _Atomic uint32_t retained; /* of the primary context, by this process's calls */
-    _Atomic uint64_t of_primary; /* of it, when the primary context was made */
+    _Atomic uint64_t of_primary; /* of it, when the primary context was created */
 };
 
 struct vgpu_process {
@@ -39,20 +39,20 @@ struct vgpu_process {
     enum vgpu_authority authority; /* this and the next two are the source's, decided once (source.h) */
     const struct vgpu_page *page;
     struct vgpu_region *region;
-    _Atomic uint32_t cut;       /* 1: its file was made shorter, and memory of our own lies there now */
-    _Atomic struct vgpu_instant checked; /* when that was last looked for */
+    _Atomic uint32_t cut;       /* 1: its file was truncated, and our own memory is mapped there now */
+    _Atomic struct vgpu_instant checked; /* when that was last checked */
     struct vgpu_identity self;
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
     _Atomic struct vgpu_instant reaped;
-    struct vgpu_pool *_Atomic pools; /* every pool ever seen (pools.h) */
-    _Atomic uint64_t pool_chunk;     /* what pools were seen to grow by; 0: nothing beyond what was asked for */
-    _Atomic uint32_t pools_in_use;   /* how many are charged for anything */
-    _Atomic uint32_t graphs_known;   /* 1: some graph was seen that takes memory (graphs.h) */
-    _Atomic uint64_t graph_trims;    /* how often memory of graphs was made to be given back */
+    struct vgpu_pool *_Atomic pools; /* every pool that was ever seen (pools.h) */
+    _Atomic uint64_t pool_chunk;     /* by how much pools were seen to grow; 0: by nothing beyond the request */
+    _Atomic uint32_t pools_in_use;   /* how many have a charge */
+    _Atomic uint32_t graphs_known;   /* 1: a graph that takes memory was seen (graphs.h) */
+    _Atomic uint64_t graph_trims;    /* how often memory of graphs was trimmed */
     _Atomic uint64_t exported[VGPU_MAX_DEVICES]; /* by column: what others may have open, to the byte (exports.h) */
     _Atomic uint64_t orphans[VGPU_MAX_DEVICES]; /* by column: exported, freed and still charged (exports.h) */
     _Atomic uint32_t has_orphans;
-    _Atomic uint32_t exports_known; /* 1: some linear memory was exported */
+    _Atomic uint32_t exports_known; /* 1: linear memory was exported */
     struct vgpu_calm_lock mappings; /* of exports, and of handles, mappings and what they refer to (hook_mapping.c) */
     struct vgpu_standalone standalone;
     struct vgpu_device devices[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
@@ -70,7 +70,7 @@ struct vgpu_process {
     struct vgpu_objects objects;
 };
 
-/* This process, set up at the first call. NULL when nothing limits it, or there is no memory for the arena. */
+/* This process, set up at the first call. NULL if nothing limits it, or there is no memory for the arena. */
 struct vgpu_process *vgpu_process(void);
 
 /* Before the region is touched: every user of the container can make its file shorter, and what is beyond its end is a SIGBUS. The
@@ -78,10 +78,10 @@ struct vgpu_process *vgpu_process(void);
  * again for 20 us of this time; the cheaper clock makes that one of its ticks. */
 void vgpu_process_check(struct vgpu_process *p, struct vgpu_instant now);
 
-/* This process, with its region looked at: for calls that need not be fast. */
+/* This process, after checking its region: for calls that need not be fast. */
 struct vgpu_process *vgpu_process_checked(void);
 
-/* The slot of this process, claimed at the first call; NULL when the region is full or unusable. */
+/* The slot of this process, claimed at the first call; NULL if the region is full or unusable. */
 struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p);
 
 #endif

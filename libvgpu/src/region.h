@@ -8,7 +8,7 @@
  * of processes may do this at once: they all write the same values. */
 int vgpu_region_prepare(struct vgpu_region *region);
 
-/* Column of a device, made when it is new; -1 when all are taken by other devices. */
+/* Column of a device, created if new; -1 if all are taken by other devices. */
 int vgpu_region_column(struct vgpu_region *region, const char *uuid);
 
 #endif

@@ -31,11 +31,11 @@ struct vgpu_symbol {
     size_t offset; /* of the driver's function in struct vgpu_cuda or vgpu_nvml */
 };
 
-/* All functions that have a hook or a gate, in the order of symbols.def. */
+/* All functions with a hook or a gate, in the order of symbols.def. */
 extern const struct vgpu_symbol vgpu_symbols[];
 extern const unsigned vgpu_symbol_count;
 
-/* The symbol of this exact name, NULL when we have no hook for it. */
+/* The symbol of exactly this name; NULL if we have no hook for it. */
 const struct vgpu_symbol *vgpu_symbol_named(const char *name);
 
 /* What a program that was given `address` for `base` by the driver shall get instead: the hook of the function that

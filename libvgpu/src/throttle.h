@@ -19,7 +19,7 @@
 
 #include "throttle_state.h"
 
-/* 1: in hand, launch. The hand must be of this process and page. */
+/* Return 1 if it is in hand: launch. The hand must be of this process and page. */
 static inline int vgpu_throttle_fast(struct vgpu_hand *hand, int ordinal, uint64_t key)
 {
     if (hand->ordinal != ordinal) {
@@ -48,7 +48,7 @@ void vgpu_throttle_waited(struct vgpu_throttle *throttle, const struct vgpu_cuda
  * it are given back and forgotten. A context that comes back at the same address finds none. */
 void vgpu_throttle_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);
 
-/* A graph that was destroyed, or a function that was unloaded. */
+/* To be called when a graph was destroyed or a function was unloaded. */
 void vgpu_throttle_forget(struct vgpu_throttle *throttle, uint64_t function);
 
 #endif

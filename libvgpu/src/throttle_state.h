@@ -15,7 +15,7 @@
 #define VGPU_CHUNK_MOST_NS INT64_C(400000)
 enum { VGPU_HAND_COSTS = 32, VGPU_PROBES = 64 };
 
-/* What a container may use of a device, now. */
+/* The share of a device that a container may use now. */
 struct vgpu_share {
     uint32_t percent; /* 0, or 100 and more: all of it */
     int always;       /* 0: only while others are active on the device */
@@ -83,7 +83,7 @@ struct vgpu_throttle {
     struct vgpu_costs costs;
 };
 
-/* What a thread has in hand. All zero at first. */
+/* What a thread has taken in advance. All zero at first. */
 struct vgpu_hand {
     /* Of the process, for the quickest of looks (launch.h); NULL at first. */
     const struct vgpu_cuda *cuda;

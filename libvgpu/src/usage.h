@@ -19,7 +19,7 @@ enum vgpu_pids { VGPU_PIDS_UNKNOWN, VGPU_PIDS_HOST, VGPU_PIDS_OWN };
 /* Judge an answer by its PIDs: the first of `count`, which are `stride` bytes apart. */
 enum vgpu_pids vgpu_usage_pids(const struct vgpu_process *p, const unsigned *first, unsigned count, size_t stride);
 
-/* Slot of the container's process that an answer names so, -1 when it is not of this container. */
+/* Return the slot of the container's process that an answer names with this PID; -1 if it is not of this container. */
 int vgpu_usage_slot(const struct vgpu_process *p, uint32_t pid, enum vgpu_pids pids);
 
 /* Does every process of this container have a PID in such answers? */

@@ -1,7 +1,6 @@
-/* world.h - everything libvgpu does to the world outside its own memory.
+/* world.h - all effects of libvgpu outside its own memory.
  *
- * Production uses vgpu_world_real; unit tests point vgpu_world at one of their own.
- */
+ * Production uses vgpu_world_real; unit tests point vgpu_world at their own. */
 #ifndef VGPU_WORLD_H
 #define VGPU_WORLD_H
 
@@ -15,11 +14,11 @@
 enum vgpu_map {
     VGPU_MAP_READ,   /* an existing file of at least this size, read-only */
     VGPU_MAP_WRITE,  /* an existing file of at least this size */
-    VGPU_MAP_CREATE, /* the same, made zero-filled when there is none */
+    VGPU_MAP_CREATE, /* the same, created zero-filled if there is none */
 };
 
 struct vgpu_world {
-    /* The driver's functions; NULL when there is no driver. */
+    /* The driver's functions; NULL if there is no driver. */
     const struct vgpu_cuda *(*cuda)(void);
     const struct vgpu_nvml *(*nvml)(void);
     /* The function that a program would find behind us by this name; NULL if there is none. May be NULL. */
@@ -34,9 +33,9 @@ struct vgpu_world {
     uint64_t (*layout_of)(uint32_t pid);
     const char *(*env)(const char *name);
     int (*exists)(const char *path);
-    /* Shared mapping of a file, NULL when it cannot be had, is too short, or has something mounted over it. */
+    /* Shared mapping of a file; NULL if it cannot be mapped, is too short, or has something mounted over it. */
     void *(*map)(const char *path, size_t bytes, enum vgpu_map how);
-    /* Memory shared with children to come. */
+    /* Memory shared with future children. */
     void *(*map_private)(size_t bytes);
     void (*log)(const char *text);
 };

@@ -1,4 +1,4 @@
-/* behind.c - a library that the loader places behind libvgpu, and asks from there. */
+/* behind.c - a library that the loader places behind libvgpu, and that looks up symbols from there. */
 #include <dlfcn.h>
 
 __attribute__((visibility("default"))) void *behind_next(const char *name);

@@ -12,12 +12,12 @@
 #define UUID "GPU-00000000-0000-0000-0000-000000000000"
 #define OTHER "GPU-00000000-0000-0000-0000-00000000000"
 #define POOL (UINT64_C(1) << 25)
-/* Rounds are short and many: the median is then of rounds without an interruption. */
+/* Rounds are short and numerous, so the median is of rounds without an interruption. */
 enum { ROUNDS = 1001, CALLS = 500, LIVE = 10000 };
 
 static uint64_t next_address = 1 << 20;
 
-/* What the library asks a driver beside what it is asked for itself. */
+/* The calls that the library makes to a driver besides those of the program. */
 static uint64_t calls;
 
 static CUresult no_alloc(CUdeviceptr *out, size_t bytes)
@@ -119,7 +119,7 @@ static CUresult some_pool(CUmemoryPool *out, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* A pool that has reserved as much as it ever needs, and keeps it. */
+/* A pool that has reserved all that it ever needs, and keeps it. */
 static CUresult pool_attribute(CUmemoryPool pool, int attribute, void *out)
 {
     (void)pool;
@@ -316,7 +316,7 @@ static double launches(CUresult (*launch)(CUfunction, unsigned, unsigned, unsign
     return means[ROUNDS / 2];
 }
 
-/* As the agent changes a page. */
+/* Change a page as the agent does. */
 static void share(unsigned percent)
 {
     page.seq++;
@@ -395,14 +395,14 @@ static struct throttled one_by_one(launch_function launch)
         each[i] = (double)(now_ns() - start);
     }
     qsort(each, THROTTLED, sizeof *each, by_value);
-    for (int i = 0; i < THROTTLED_KEPT; i++) { /* not the time slices that others had */
+    for (int i = 0; i < THROTTLED_KEPT; i++) { /* without the time slices of others */
         sum += each[i];
     }
     return (struct throttled){
         .mean = sum / THROTTLED_KEPT, .p99 = each[THROTTLED - THROTTLED / 100], .calls = (double)(calls - before) / THROTTLED};
 }
 
-/* What a held launch takes more than a direct one, for kernels of some length at half of the device. */
+/* The additional time of a held launch over a direct one, for kernels of some length at half of the device. */
 static struct throttled throttled(uint64_t ns, launch_function direct, launch_function held)
 {
     kernel_ns = ns;
@@ -412,7 +412,7 @@ static struct throttled throttled(uint64_t ns, launch_function direct, launch_fu
     return (struct throttled){.mean = all.mean - bare.mean, .p99 = all.p99 - bare.p99, .calls = all.calls};
 }
 
-/* So many devices on the page, ours the last. */
+/* This many devices on the page, ours last. */
 static void cards(unsigned count)
 {
     page.seq++;

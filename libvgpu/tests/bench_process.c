@@ -51,7 +51,7 @@ static void open_card(void)
          "no context");
 }
 
-/* What a child does: cuInit, a context, the first allocation; writes how long. */
+/* Run a child: cuInit, a context, the first allocation; report how long that took. */
 static int child_starts(void)
 {
     CUdeviceptr address;
@@ -62,7 +62,7 @@ static int child_starts(void)
     return write(STDOUT_FILENO, &took, sizeof took) == sizeof took ? 0 : 1;
 }
 
-/* Start `count` children at once, with the library or without; their times go to `took`. */
+/* Start `count` children at once, with or without the library; store their times in `took`. */
 static void starts(char *program, int with_library, int count, double *took)
 {
     int ends[2];
@@ -89,7 +89,7 @@ static void starts(char *program, int with_library, int count, double *took)
     close(ends[0]);
 }
 
-/* A program that has nothing to do with CUDA, from fork to exit. */
+/* A program that does not use CUDA, from fork to exit. */
 static double one_exec(int with_library)
 {
     int status = 1;
@@ -139,7 +139,7 @@ static void fill(unsigned seed)
     CUcontext context;
     need(cuInit(0) == CUDA_SUCCESS, "no driver");
     while (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_OUT_OF_MEMORY) {
-    } /* the others may hold all there is */
+    } /* the others may hold all of it */
     need(cuCtxSetCurrent(context) == CUDA_SUCCESS, "no context");
     for (;;) {
         CUdeviceptr *one = &held[rand_r(&seed) % 16];

@@ -70,7 +70,7 @@ static CUresult record_at_once(CUevent event, CUstream stream)
     int is_empty = query(stream) == CUDA_SUCCESS;
     clock_gettime(CLOCK_MONOTONIC, &t);
     *at_of(event) = is_empty ? (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec : 0;
-    /* An event that does not wait for the device is not in a queue of it either. */
+    /* An event that does not wait for the device is not in its queue either. */
     return is_empty ? CUDA_SUCCESS : record(event, stream);
 }
 

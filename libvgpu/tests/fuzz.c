@@ -36,7 +36,7 @@ static uint64_t below(uint64_t end)
     return next() % end;
 }
 
-/* Time passes only by asking for it and by sleeping, so that a reader's patience ends without our waiting for it. */
+/* Time passes only when it is read and during sleeps, so a reader can run out of patience without our waiting. */
 static struct vgpu_instant fuzz_now(void)
 {
     return vgpu_at(clock_ns += 1000);
@@ -92,7 +92,7 @@ static void need(int ok, const char *what, uint64_t seed)
     }
 }
 
-/* Values that stand at the edge of something are likelier to matter than others. */
+/* Values at the edge of a range are likelier to matter than others. */
 static uint64_t any_value(void)
 {
     static const uint64_t edges[] = {0,

@@ -54,7 +54,7 @@ int guest_looked_up(size_t piece, int most)
     return fill((allocate)dlsym(driver, "cuMemAlloc_v2"), piece, most);
 }
 
-/* By the dlsym that libc has, as a program gets it that distrusts what was preloaded. */
+/* Use libc's own dlsym, as a program does that distrusts preloaded libraries. */
 int guest_asks_libc(size_t piece, int most)
 {
     void *libc = dlopen("libc.so.6", RTLD_NOW), *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -75,8 +75,8 @@ static void *ask(look_up find, const char *name, int version, uint64_t flags)
     return find(name, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
-/* As the runtime library does, shared or static: one dlsym, then every function by cuGetProcAddress, the first time
- * with an empty name; by old versions and by every kind of stream. */
+/* Look up as the runtime library does, shared or static: one dlsym, then every function by cuGetProcAddress, the first time
+ * with an empty name; by old versions and for every kind of stream. */
 int guest_replays_cudart(size_t piece, int most)
 {
     static const int versions[] = {3020, 4000, 6000, 10000, 11020, 11040, 12000, 12080, 13000};

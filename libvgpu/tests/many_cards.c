@@ -27,7 +27,7 @@ static struct card {
 static struct worker {
     struct vgpu_throttle *throttle;
     struct vgpu_hand hand;
-    unsigned first, end; /* the devices it drives */
+    unsigned first, end; /* the devices that it uses */
     unsigned current;
     uint64_t wake_ns, steps;
     ucontext_t at;

@@ -17,14 +17,14 @@ static inline void use_card(void)
     CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
 }
 
-/* The same under a limit. */
+/* The same with a limit. */
 static inline void start_under(uint64_t limit)
 {
     stage_grant(limit);
     use_card();
 }
 
-/* So much is held by the ledger once NVML's figure is in, which is asked for ten times a second at most. */
+/* The ledger holds this much once NVML's figure has arrived, which is queried at most ten times a second. */
 static inline void until_ledger_is(uint64_t bytes)
 {
     size_t free_bytes, total;
@@ -35,7 +35,7 @@ static inline void until_ledger_is(uint64_t bytes)
     CHECK_EQ(stage_ledger_sum(), bytes);
 }
 
-/* So much is held, by the ledger and by the device. */
+/* This much is held, by the ledger and by the device. */
 static inline void check_both(uint64_t bytes)
 {
     CHECK_EQ(stage_ledger_sum(), bytes);

@@ -34,7 +34,7 @@ static void file_of(const char *folder, const char *name, size_t bytes, char pat
     close(fd);
 }
 
-/* Start the program in a PID namespace of its own, and not as the first process of it, which signals do not end. */
+/* Start the program in its own PID namespace, but not as its first process, which signals do not end. */
 static void enter_container(char *self, char **argv)
 {
     char *words[32] = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--user", "--map-root-user"};
@@ -108,11 +108,11 @@ void stage_enter(char **argv, const char *machine)
     snprintf(path, sizeof path, "%s/%s", build, stage_libraries);
     setenv("LD_LIBRARY_PATH", path, 1);
 
-    must(state_open(machine_current()) != NULL, "state"); /* here is the host */
+    must(state_open(machine_current()) != NULL, "state"); /* this is the host */
     pid_t neighbour = stage_neighbour ? start_waiting(self) : 0, child = fork();
     must(child >= 0, "fork");
     if (child == 0) {
-        /* Only here: the parent, which cleans up, is not our subject. */
+        /* Only here, because the parent only cleans up. */
         char first[PATH_MAX + 16] = "", preload[2 * (PATH_MAX + 16)];
         if (stage_first) {
             snprintf(first, sizeof first, "%s/%s:", build, stage_first);

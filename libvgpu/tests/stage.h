@@ -43,13 +43,13 @@ void stage_state(enum vgpu_page_state state);
 void stage_name_processes(void);
 void stage_see_memory(void);
 
-/* The PID by which such calls of NVML name a process of our namespace to us. */
+/* The PID by which NVML's calls of this kind name a process of our namespace to us. */
 unsigned stage_pid_shown(pid_t pid, enum state_call call);
 
-/* What all processes hold by the usage region of the first device. */
+/* The amount that all processes hold of the first device, according to the usage region. */
 uint64_t stage_ledger_sum(void);
 
-/* The oracle: what the simulated device has seen. */
+/* The oracle: the figures of the simulated device. */
 uint64_t stage_card_used(void);
 uint64_t stage_card_peak(void);
 void stage_card_reset_peak(void);

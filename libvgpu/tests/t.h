@@ -39,7 +39,7 @@ static int t_failed;
         }                                                                               \
     } while (0)
 
-/* The same for two numbers, which it shows. */
+/* The same for two numbers, which it prints. */
 #define CHECK_EQ(got, wanted)                                                                                   \
     do {                                                                                                        \
         unsigned long long t_got = (unsigned long long)(got), t_wanted = (unsigned long long)(wanted);          \
@@ -49,7 +49,7 @@ static int t_failed;
         }                                                                                                       \
     } while (0)
 
-/* 1 when the function ran to its end. */
+/* Return 1 if the function ran to its end. */
 static int t_passes(void (*run)(void))
 {
     if (setjmp(t_out) != 0) {

@@ -71,7 +71,7 @@ TEST(a_format_that_is_not_known_counts_as_the_largest)
     what.format = 0x7777;
     CHECK_EQ(cuArray3DCreate_v2(&array, &what), CUDA_ERROR_OUT_OF_MEMORY);
     what.height = 512;
-    CHECK_EQ(cuArray3DCreate_v2(&array, &what), CUDA_ERROR_INVALID_VALUE); /* let through; the driver judges */
+    CHECK_EQ(cuArray3DCreate_v2(&array, &what), CUDA_ERROR_INVALID_VALUE); /* passed on; the driver decides */
     CHECK_EQ(stage_ledger_sum(), 0);
 }
 

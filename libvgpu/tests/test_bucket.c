@@ -80,7 +80,7 @@ TEST(any_word_in_the_region_gives_one_burst_at_most)
     }
 }
 
-/* What a process takes in its turn of a second, at 25 %, with naps as a thread makes them. */
+/* Return what a process takes in its turn of a second, at 25 %, with naps like those of a thread. */
 static uint64_t take_for_a_second(struct vgpu_region_bucket *b, uint64_t now)
 {
     uint64_t taken = 0, end = now + S;
@@ -211,7 +211,7 @@ TEST(a_kernel_that_others_interrupted_shows_nothing_unless_most_are)
     }
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned), 200000);
     for (int i = 0; i < 1000; i++) {
-        vgpu_cost_learn(&costs, cost, &what, 8 * MS, VGPU_WITH_OTHERS); /* it takes so long by now */
+        vgpu_cost_learn(&costs, cost, &what, 8 * MS, VGPU_WITH_OTHERS); /* it has been taking this long */
     }
     CHECK(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned) > 7 * MS);
 }

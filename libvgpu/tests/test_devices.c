@@ -53,7 +53,7 @@ static uint64_t busy_ns(int card)
     return busy;
 }
 
-/* One launch on each device in turn for so long; percent that each was busy. */
+/* Launch on each device in turn for this long; return the percentage that each was busy. */
 static void in_turn(uint64_t ns, double share[CARDS])
 {
     uint64_t start = work_now_ns(), before[CARDS];

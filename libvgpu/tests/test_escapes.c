@@ -1,7 +1,6 @@
-/* test_escapes.c - ways round what was preloaded, each tried for real; docs/limits-evidence.md has the list.
+/* test_escapes.c - ways around the preloaded library, each tried for real; docs/limits-evidence.md lists them.
  *
- * Here the driver's name leads to the shadow (src/shadow.c), as in a container. Every way runs in a process of its own.
- */
+ * Here the driver's name leads to the shadow (src/shadow.c), as in a container. Every way runs in a separate process. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <string.h>
@@ -37,7 +36,7 @@ static const char *guest_path(void)
     return path;
 }
 
-/* Runs in a child: its answer is how many pieces it got, 255 for "it did not work". */
+/* Runs in a child, which returns the number of pieces that it got, or 255 for "it did not work". */
 static int in_child(int (*work)(void *), void *argument)
 {
     int status = 0;

@@ -16,7 +16,7 @@ CUresult cuGraphCreate(CUgraph *out, unsigned flags);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
                                 CUDA_MEM_ALLOC_NODE_PARAMS *params);
 
-/* The driver's contexts cost nothing here, but the container believes that they do. */
+/* The driver's contexts cost nothing here, but the container assumes that they do. */
 static CUresult context_1(CUcontext *out)
 {
     return cuCtxCreate(out, 0, 0);
@@ -194,7 +194,7 @@ TEST(what_takes_memory_that_is_not_accounted_is_refused_under_a_limit_by_every_n
     }
 }
 
-/* Last: what the driver took for itself stays with the process. */
+/* Must be last: what the driver took for itself stays with the process. */
 static CUresult a_module(void)
 {
     CUmodule module;

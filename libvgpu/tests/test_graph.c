@@ -39,7 +39,7 @@ static CUDA_MEM_ALLOC_NODE_PARAMS of(size_t bytes)
     return params;
 }
 
-/* A graph that allocates `bytes`, in one of the ways there are. */
+/* Create a graph that allocates `bytes`, in one of the possible ways. */
 static void by_node(size_t bytes, CUgraph *graph, CUdeviceptr *out)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS params = of(bytes);
@@ -126,7 +126,7 @@ TEST(every_way_to_allocate_in_a_graph_is_charged_at_launch_and_refused_beyond_th
     }
 }
 
-/* Allocates and frees within itself: may be launched again and again. */
+/* It allocates and frees within itself, so it may be launched repeatedly. */
 static CUgraphExec round_trip(size_t bytes)
 {
     CUgraph graph;

@@ -18,7 +18,7 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 
-/* How a process waits for its kernel, if it does. */
+/* How a process waits for its kernel, if at all. */
 static void wait_by(const char *how, unsigned ms)
 {
     CUdeviceptr memory = 0;
@@ -38,7 +38,7 @@ static void wait_by(const char *how, unsigned ms)
     } else if (!strcmp(how, "reset")) {
         cuDevicePrimaryCtxReset_v2(0);
     } else {
-        virtual_sleep_ns(ms * MS + MS / 2); /* as one that looks for a flag in memory */
+        virtual_sleep_ns(ms * MS + MS / 2); /* like a program that polls a flag in memory */
     }
 }
 
@@ -92,7 +92,7 @@ static void grant_a_quarter(void)
     memset(&stage_region()->columns[0].bucket, 0, sizeof stage_region()->columns[0].bucket);
 }
 
-/* Percent of the device that kernels of so many ms get, `lives` of them in each of `count` processes. */
+/* Return the percentage of the device that kernels of this many ms get, `lives` of them in each of `count` processes. */
 static double share(const char *how, unsigned ms, int count, int lives)
 {
     grant_a_quarter();

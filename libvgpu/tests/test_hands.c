@@ -91,7 +91,7 @@ static void *launches(void *argument)
     return NULL;
 }
 
-/* Percent of the device that all threads have taken together, launching for `ms`. */
+/* Return the percentage of the device that all threads together have taken, launching for `ms`. */
 static double share_of_all(unsigned ms)
 {
     pthread_t threads[THREADS];

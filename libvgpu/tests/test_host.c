@@ -1,4 +1,4 @@
-/* test_host.c - page-locked memory of the host, where the page limits it. */
+/* test_host.c - page-locked host memory, if the page limits it. */
 #include <stdlib.h>
 #include <string.h>
 

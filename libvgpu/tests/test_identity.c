@@ -1,4 +1,4 @@
-/* test_identity.c - who is dead, asked of the real /proc. */
+/* test_identity.c - finding dead processes in the real /proc. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -33,7 +33,7 @@ static void fake_log(const char *text)
     (void)text;
 }
 
-static uint64_t layout_now; /* of every process that is asked for */
+static uint64_t layout_now; /* of every process that is queried */
 
 static uint64_t fake_layout(uint32_t pid)
 {

@@ -1,4 +1,4 @@
-/* test_liars.c - a tenant preloads a library that answers the limiting library's questions in libc's place. */
+/* test_liars.c - a tenant preloads a library that answers the limiting library's calls instead of libc. */
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ TEST(the_share_holds)
     CHECK((work_busy_ns() - busy) * 100 / (work_now_ns() - begun) < 45);
 }
 
-/* Each lie is a run of its own, so that none hides behind another. */
+/* Each lie gets a separate run, so that none hides another. */
 int main(int argc, char **argv)
 {
     static const char *const lies[] = {"time", "files"};

@@ -1,4 +1,4 @@
-/* test_limit.c - what a container may hold and see, on the simulated device, through the library as it is shipped. */
+/* test_limit.c - the amounts that a container may hold and can see, on the simulated device, with the shipped library. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -269,7 +269,7 @@ TEST(what_is_not_accounted_is_refused_under_a_limit_and_passes_without_one)
     start_under(LIMIT);
     CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_NOT_SUPPORTED);
     start_under(VGPU_UNLIMITED);
-    CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_INVALID_VALUE); /* the driver's own word */
+    CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_INVALID_VALUE); /* the driver's own figure */
 }
 
 TEST(an_unlimited_device_is_counted_and_not_limited)
@@ -322,7 +322,7 @@ static void allocate_as_a_child(void)
     CHECK_EQ(cuMemAlloc_v2(&out, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* the parent's 40 MiB still count */
     CHECK_EQ(cuMemAlloc_v2(&out, 60 * MIB), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), LIMIT);
-    cuMemFree_v2(of_parent); /* whatever the driver makes of it, it must not touch the parent's charge */
+    cuMemFree_v2(of_parent); /* whatever the driver does with it, it must not affect the parent's charge */
     CHECK_EQ(stage_ledger_sum(), LIMIT);
 }
 
@@ -370,7 +370,7 @@ TEST(threads_that_fill_the_slice_together_fill_it_and_no_more)
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
 }
 
-/* The second life of a child: a program that never speaks to a driver. */
+/* The second life of a child: a program that never calls a driver. */
 static void become_another_program(void *argument)
 {
     (void)argument;

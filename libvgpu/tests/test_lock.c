@@ -1,4 +1,4 @@
-/* test_lock.c - what a thread that is cancelled leaves behind. */
+/* test_lock.c - the lock after its thread was cancelled. */
 #include <pthread.h>
 #include <unistd.h>
 

@@ -6,7 +6,7 @@
 #define MS UINT64_C(1000000)
 #define S UINT64_C(1000000000)
 
-/* Percent of the speed that the program would have with the devices to itself, in the long run. */
+/* Return the percentage, in the long run, of the speed that the program would have alone on the devices. */
 static double speed(const struct many_cards *s)
 {
     many_cards_begin(s);

@@ -1,8 +1,7 @@
-/* What NVML reports of processes, their use and their memory: nothing of a neighbour, by any function that would.
+/* NVML reports nothing about a neighbour, by any function that lists processes, their use or their memory.
  *
- * The neighbour is a process without the library, as one of another container is to us: it first sees for itself that the
- * driver shows both of us.
- */
+ * The neighbour is a process without the library, as a process of another container is to us. It first checks that the driver
+ * shows both of us. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +46,7 @@ enum { FIRST_LISTS = 2, LATER_LISTS = 5, MOST = 8 };
 static nvmlDevice_t device;
 static pid_t neighbour;
 
-/* Of the memory that a caller gave: does any byte of it hold this number? */
+/* Does any byte of the memory that a caller passed contain this number? */
 static int holds(const void *memory, size_t bytes, unsigned number)
 {
     for (size_t i = 0; i + sizeof number <= bytes; i += sizeof number) {
@@ -67,7 +66,7 @@ static unsigned running(void)
     return nvmlDeviceGetProcessUtilization(device, samples, &count, 0) == NVML_SUCCESS ? count : 0;
 }
 
-/* In the neighbour: every list has both of us. */
+/* In the neighbour: every list contains both of us. */
 static int sees_both(unsigned other)
 {
     nvmlProcessDetail_t details[MOST] = {0};

@@ -1,4 +1,4 @@
-/* test_objects.c - the tables of what a process holds. */
+/* test_objects.c - the tables of the objects that a process holds. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

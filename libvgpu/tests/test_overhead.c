@@ -1,4 +1,4 @@
-/* test_overhead.c - what contexts and modules take by themselves counts like everything else. */
+/* test_overhead.c - the memory of contexts and modules themselves counts like all other memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -23,13 +23,13 @@ static void fresh(uint64_t limit)
     stage_card_reset_peak();
 }
 
-/* 1 where the driver does not show what a process holds. */
+/* Return 1 if the driver does not show how much a process holds. */
 static int is_blind(void)
 {
     return machine_current()->bytes != MACHINE_BYTES_SHOWN;
 }
 
-/* What a context costs is known to the container. */
+/* The container knows the cost of a context. */
 static void until_learned(void)
 {
     size_t free_bytes, total;
@@ -62,7 +62,7 @@ TEST(what_a_context_costs_is_learned_and_charged)
     CUcontext context;
     fresh(1024 * MIB);
     CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
-    CHECK(stage_ledger_sum() >= CONTEXT); /* at once, whatever the driver tells */
+    CHECK(stage_ledger_sum() >= CONTEXT); /* at once, whatever the driver reports */
     act_as_agent();
     until_ledger_is(CONTEXT);
     CHECK_EQ(stage_card_used(), CONTEXT);
@@ -97,7 +97,7 @@ TEST(a_context_that_turns_out_too_big_is_unmade)
 {
     CUcontext context;
     fresh(CONTEXT - 1);
-    stage_name_processes(); /* the slot is from the tests before */
+    stage_name_processes(); /* the slot is left from earlier tests */
     CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(stage_card_used(), 0);
     CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -158,7 +158,7 @@ TEST(what_modules_take_is_found_and_keeps_new_memory_away)
     driver_takes(40 * MIB);
     stage_see_memory();
     until_ledger_is(390 * MIB);
-    driver_takes(30 * MIB); /* more than fits: it is there all the same */
+    driver_takes(30 * MIB); /* more than fits, but it exists all the same */
     stage_see_memory();
     until_ledger_is(420 * MIB);
     CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);

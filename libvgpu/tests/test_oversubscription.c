@@ -1,4 +1,4 @@
-/* test_oversubscription.c - a limit above the share of the device's own memory: what is beyond becomes managed memory. */
+/* test_oversubscription.c - a limit above the device memory of the slice: the excess becomes managed memory. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

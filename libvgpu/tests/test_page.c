@@ -1,4 +1,4 @@
-/* test_page.c - a page grants exactly what a whole, right page has, and nothing otherwise. */
+/* test_page.c - a complete, valid page grants exactly what it contains; any other page grants nothing. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -120,7 +120,7 @@ TEST(garbage_never_grants)
             garbage.bytes[i] = (unsigned char)rand();
         }
         CHECK_EQ(vgpu_page_limit(&garbage.page, CARD), 0);
-        garbage.page.magic = VGPU_PAGE_MAGIC; /* a right head on a body of garbage, the name of no device in it */
+        garbage.page.magic = VGPU_PAGE_MAGIC; /* a valid header on a body of garbage that contains no device name */
         garbage.page.abi_version = VGPU_ABI_VERSION;
         garbage.page.size = VGPU_PAGE_BYTES;
         garbage.page.seq &= ~1u;
@@ -186,7 +186,7 @@ TEST(kept_terms_are_those_of_the_page_from_the_first_call_after_a_change_on)
     page->seq += 2;
     CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 0);
     page->state = VGPU_PAGE_GRANT;
-    page->seq += 1; /* its writer died half-way: denied, and not kept */
+    page->seq += 1; /* its writer died half-way: access is denied, and nothing is cached */
     clock_ns = 0;
     CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 0);
     page->seq += 1;

@@ -66,7 +66,7 @@ static void check_processes(int count)
     }
     CHECK_EQ(failed, 0);
     CHECK(made >= 1);
-    CHECK(stage_card_peak() <= LIMIT); /* by the device's own word */
+    CHECK(stage_card_peak() <= LIMIT); /* according to the device */
     CHECK(charged >= held && held >= (uint64_t)made * CONTEXT);
     CHECK(held >= LIMIT / 2);
 }
@@ -139,13 +139,13 @@ static void slow_nvml(struct state *s, void *argument)
 
 static _Atomic int is_done;
 
-/* Do what makes the library ask NVML. */
+/* Do something that makes the library call NVML. */
 static void *ask(void *context)
 {
     CUmodule module;
     CUdeviceptr out;
     for (int i = 0; i < 3; i++) {
-        usleep(110000); /* as long as it asks no more */
+        usleep(110000); /* until it makes no more calls */
         if (cuCtxSetCurrent(context) || cuModuleLoadData(&module, "image") || cuMemAlloc_v2(&out, MIB)) {
             break;
         }

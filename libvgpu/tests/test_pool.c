@@ -1,4 +1,4 @@
-/* test_pool.c - pools that grow by chunks and keep what is freed to them, on the simulated device. */
+/* test_pool.c - pools that grow by chunks and cache freed memory, on the simulated device. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 #include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define CHUNK (32 * MIB) /* of the machine below */
+#define CHUNK (32 * MIB) /* defined in the machine below */
 #define LIMIT (4 * CHUNK)
 
 enum { RELEASE_THRESHOLD = 4 };
@@ -90,7 +90,7 @@ TEST(under_pressure_pools_are_trimmed_before_anything_is_refused)
             CHECK_EQ(cuMemRelease(handle), CUDA_SUCCESS);
         } else {
             CHECK_EQ(cuMemAllocFromPoolAsync(&all, LIMIT, other, NULL), CUDA_SUCCESS);
-            CHECK_EQ(cuMemFree_v2(all), CUDA_SUCCESS); /* a pool's memory may be freed so, too */
+            CHECK_EQ(cuMemFree_v2(all), CUDA_SUCCESS); /* a pool's memory may also be freed this way */
         }
     }
     CHECK_EQ(cuMemPoolDestroy(pool), CUDA_SUCCESS);
@@ -120,7 +120,7 @@ TEST(what_a_pool_still_holds_is_never_trimmed_away)
 TEST(a_chunk_that_does_not_fit_is_taken_back)
 {
     CUdeviceptr out = 0;
-    start_under(CHUNK - MIB); /* the amount would fit, the chunk it comes in does not */
+    start_under(CHUNK - MIB); /* the amount would fit, but its chunk does not */
     CHECK_EQ(cuMemAllocAsync(&out, MIB, NULL), CUDA_ERROR_OUT_OF_MEMORY);
     check_both(0);
     start_under(LIMIT + MIB);

@@ -1,4 +1,4 @@
-/* test_region.c - another user of the container makes the usage region's file shorter while programs use it. */
+/* test_region.c - another user of the container truncates the usage region's file while programs use it. */
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -72,7 +72,7 @@ static void lists_first(void *argument)
     CHECK_EQ(nvmlDeviceGetProcessUtilization(device, samples, &count, 0), NVML_ERROR_NOT_FOUND);
 }
 
-/* The share holds on: what is launched next waits for the kernels before it. */
+/* The share still holds: later launches wait for the kernels before them. */
 static void launches_on(void *argument)
 {
     CUfunction kernel = work_kernel("busy_5ms");

@@ -14,7 +14,7 @@ int t_in_both(void)
     return 1;
 }
 
-/* Versions of libc's symbols: of the first libc on this architecture, and of memcpy. */
+/* Versions of libc's symbols: of the oldest libc on this architecture, and of memcpy. */
 #if defined(__x86_64__)
 #define OLDEST_LIBC "GLIBC_2.2.5"
 #define MEMCPY_LIBC "GLIBC_2.14"
@@ -110,7 +110,7 @@ TEST(libc_s_own_dlsym_cannot_be_had_by_name)
         CHECK_OURS(dlsym(RTLD_DEFAULT, names[i]), names[i]);
         CHECK_OURS(dlsym(RTLD_NEXT, names[i]), names[i]);
         CHECK_OURS(behind_next(names[i]), names[i]);
-        CHECK_OURS(dlsym(handle_of(1), names[i]), names[i]); /* libc is among what the driver needs */
+        CHECK_OURS(dlsym(handle_of(1), names[i]), names[i]); /* libc is one of the libraries that the driver needs */
     }
     void *(*find)(void *, const char *) = (void *(*)(void *, const char *))dlsym(libc, "dlsym");
     for (size_t i = 0; i < COUNT; i++) {

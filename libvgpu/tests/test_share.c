@@ -1,4 +1,4 @@
-/* test_share.c - memory that two processes have open is charged once, to its maker, for as long as either has it. */
+/* test_share.c - memory that two processes have open is charged once, to its creator, as long as either has it open. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -76,7 +76,7 @@ static void close_linear(void *nothing)
     CHECK_EQ(cuIpcCloseMemHandle(opened_linear), CUDA_SUCCESS);
 }
 
-/* Of a pool, which lets go at once of what is freed to it. */
+/* Memory of a pool that releases freed memory at once. */
 static void make_pooled(void)
 {
     CUmemPoolProps props = {.alloc_type = 1, .handle_types = FILE_DESCRIPTOR, .location_type = CU_MEM_LOCATION_TYPE_DEVICE};

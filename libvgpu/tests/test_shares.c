@@ -101,7 +101,7 @@ TEST(of_many_neighbours_who_wait_for_each_kernel_none_starts_far_behind)
     }
 }
 
-/* It gets the device seldom, between the timeslices of the others: then it has to be let. */
+/* It seldom gets the device, only between the timeslices of others, so it must not be held up then. */
 TEST(a_small_share_that_waits_for_each_kernel_gets_what_it_could_use_between_busy_neighbours)
 {
     double could = 0;
@@ -157,7 +157,7 @@ TEST(a_start_beside_busy_neighbours_costs_at_most_a_fifth_of_five_seconds_howeve
     }
 }
 
-/* Until NVML is heard, each kernel is charged its whole time. */
+/* Until NVML has reported, each kernel is charged its whole time. */
 TEST(kernels_side_by_side_get_nearly_their_share_beside_busy_neighbours_from_the_start_however_late_nvml_is)
 {
     struct simulation s = scene(15, 1000 * MS);
@@ -169,7 +169,7 @@ TEST(kernels_side_by_side_get_nearly_their_share_beside_busy_neighbours_from_the
     CHECK(near(use(&s, 0, 0, 5), 60, 8) && near(use(&s, 0, 5, 10), 60, 5) && near(use(&s, 3, 0, 5), 5, 2));
 }
 
-/* Threads that are held back one after the other never meet on the device, though each has a stream. */
+/* Threads that are held up one after the other never overlap on the device, although each has its own stream. */
 TEST(streams_whose_kernels_do_not_meet_are_charged_their_whole_times_before_nvml_is_heard)
 {
     struct simulation s = scene(5, 1000 * MS);

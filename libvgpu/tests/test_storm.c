@@ -19,7 +19,7 @@
 #define CONTEXT (UINT64_C(1) << 20)
 enum { PROCESSES = 6, THREADS = 3, HELD = 24, SECONDS = 3, PATIENCE = 60, KILLS = 200 };
 
-/* Something the device's memory is taken by: `kind` is by which call it came, and goes. */
+/* Something that takes device memory; `kind` says by which call it was allocated and is freed. */
 struct thing {
     enum { NONE, LINEAR, ASYNC, PHYSICAL, ARRAY, EXPORTED, GRAPH, MORE_CONTEXT, KINDS } kind;
     uint64_t handle;
@@ -141,7 +141,7 @@ static void *live(void *argument)
 
 static pid_t test; /* the process that runs it */
 
-/* Handles that processes leave for each other to open. */
+/* Handles that processes publish for each other to open. */
 enum { BOARD = 16, SHARERS = 5 };
 static struct notice {
     _Atomic uint32_t turn; /* odd while it is written */
@@ -199,7 +199,7 @@ static void share(unsigned seed)
     }
 }
 
-/* Also when it is dead already. */
+/* Also if it is already dead. */
 static void die_with_parent(void)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -278,7 +278,7 @@ static void storm(pid_t (*start)(unsigned seed), int count, uint64_t least)
         nanosleep(&pause, NULL);
         kill(children[victim], SIGKILL);
         waitpid(children[victim], &status, 0);
-        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* not an exit of its own */
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it did not exit by itself */
         children[victim] = start(seed += 100);
         kills++;
         CHECK(stage_card_peak() <= LIMIT);
@@ -290,7 +290,7 @@ static void storm(pid_t (*start)(unsigned seed), int count, uint64_t least)
     printf("  %u kills, peak %llu of %llu\n", kills, (unsigned long long)stage_card_peak(), (unsigned long long)LIMIT);
     CHECK(kills >= KILLS);
     CHECK(stage_card_peak() <= LIMIT);
-    CHECK(stage_card_peak() > least); /* else the limit was never tried */
+    CHECK(stage_card_peak() > least); /* otherwise the limit was never tried */
     check_that_all_comes_back();
 }
 
@@ -298,7 +298,7 @@ TEST(shared_memory_exceeds_nothing_whichever_process_is_killed)
 {
     board = mmap(NULL, sizeof *board * BOARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(board != MAP_FAILED);
-    storm(spawn_sharer, SHARERS, LIMIT / 2); /* what others have open stays charged, and is not used */
+    storm(spawn_sharer, SHARERS, LIMIT / 2); /* memory that others have open stays charged, and is not used */
 }
 
 TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)

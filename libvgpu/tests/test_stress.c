@@ -385,11 +385,11 @@ static void end(struct life *l)
     NOTE(cuDevicePrimaryCtxRelease_v2(l->device));
 }
 
-/* All of the device's contexts, memory and events at once; what was held is gone with them. */
+/* Lose all contexts, memory and events of the device at once, and all that they held. */
 static void reset(struct life *l)
 {
     for (int i = 0; i < HELD; i++) {
-        NOTE(l->pooled[i] ? cuMemFreeAsync(l->pooled[i], l->stream) : CUDA_SUCCESS); /* pools are not the context's */
+        NOTE(l->pooled[i] ? cuMemFreeAsync(l->pooled[i], l->stream) : CUDA_SUCCESS); /* pools do not belong to the context */
         l->plain[i] = l->pooled[i] = 0;
     }
     NOTE(cuDevicePrimaryCtxReset_v2(l->device));
@@ -446,7 +446,7 @@ static CUresult destroy_context(CUcontext context)
     return result;
 }
 
-/* One that takes a MiB of each of these devices. */
+/* A graph that takes a MiB of each of these devices. */
 static void run_a_graph(struct life *l, CUdevice first, CUdevice last)
 {
     CUgraph graph;
@@ -535,7 +535,7 @@ TEST(a_graph_of_two_devices_leaves_its_thread_as_cancellable_as_it_was)
 }
 
 enum { PIECE = 4096, PIECES = 8192 };
-static CUdeviceptr lost; /* the address that went with its context */
+static CUdeviceptr lost; /* the address that disappeared with its context */
 static int found;
 
 /* Take memory of a new pool until it lies where the context's was, and give all back. */
@@ -579,7 +579,7 @@ TEST(memory_of_a_pool_that_lies_where_a_context_had_some_is_known_for_what_it_is
 
 /* ------------------------------------------------------------------ and by chance */
 
-/* As the agent changes a page. */
+/* Change a page as the agent does. */
 static void change_page(unsigned turn)
 {
     static const unsigned shares[] = {0, 50, 90, 30, 100};

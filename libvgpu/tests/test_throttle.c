@@ -27,7 +27,7 @@ static void grant(unsigned cores, enum vgpu_core_policy policy, unsigned ceiling
     __atomic_store_n(&page->seq, page->seq + 1, __ATOMIC_SEQ_CST);
 }
 
-/* Percent of the device that `launch` gets of this process, launching for `ms`. */
+/* Return the percentage of the device that `launch` gets for this process in `ms`. */
 static double share_of(CUresult (*launch)(void *), void *argument, unsigned ms)
 {
     uint64_t busy = work_busy_ns(), start = work_now_ns();
@@ -46,7 +46,7 @@ static CUresult plain(void *name)
     return work_launch(work_kernel(name), WHOLE, NULL);
 }
 
-/* The figures over many programs are the bench's. */
+/* The bench measures the figures over many programs. */
 #define CHECK_SHARE(got, least, most)                                        \
     do {                                                                     \
         double t_share = (got);                                              \
@@ -82,7 +82,7 @@ TEST(a_ceiling_for_now_holds_whatever_the_share_and_the_policy_and_goes_as_it_ca
     CHECK_SHARE(share_of(plain, "busy_4ms", 5000), 58, 62);
     grant(60, VGPU_CORES_DISABLE, 20);
     CHECK_SHARE(share_of(plain, "busy_4ms", 5000), 18, 22);
-    grant(0, VGPU_CORES_DEFAULT, 5); /* all that the agent ever leaves where nothing is left */
+    grant(0, VGPU_CORES_DEFAULT, 5); /* the least that the agent ever leaves */
     share_of(plain, "busy_4ms", 1000);
     CHECK_SHARE(share_of(plain, "busy_4ms", 5000), 4, 6);
     grant(0, VGPU_CORES_DEFAULT, 0);
@@ -246,7 +246,7 @@ TEST(a_slow_nvml_is_asked_seldom_and_the_share_holds_without_it)
     double got = share_of(plain, "busy_2ms", 5000);
     state_change(machine_current(), slow_nvml, &none);
     stage_region()->columns[0].bucket.tick_ns = 0;
-    CHECK_SHARE(got, 47, 53); /* asked each time, there would be no time left to launch */
+    CHECK_SHARE(got, 47, 53); /* with a call each time, there would be no time left to launch */
 }
 
 TEST(a_forked_child_does_not_own_what_its_parent_has_in_hand)

@@ -1,4 +1,4 @@
-/* test_usage.c - what is made of NVML's answers, on an NVML that says what a test wants. */
+/* test_usage.c - how NVML's answers are interpreted, with an NVML that answers as the test wants. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -258,7 +258,7 @@ TEST(a_list_that_hides_others_does_not_prove_that_there_are_none)
     CHECK_EQ(measured(p, 0).neighbours, 1);
     region.columns[0].bucket.others_ns = 0;
     CHECK_EQ(measured(p, 0).neighbours, 0);
-    listed[0].pid = ON_HOST; /* this one hides nobody */
+    listed[0].pid = ON_HOST; /* this driver hides nobody */
     CHECK_EQ(measured(p, 0).neighbours, 0);
     lists(777777, MIB);
     CHECK_EQ(measured(p, 0).neighbours, 1);

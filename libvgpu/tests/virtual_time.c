@@ -17,7 +17,7 @@ enum { PLACES = 16 };
 
 static struct times {
     _Atomic uint64_t passed_ns;
-    _Atomic uint32_t turn; /* moves with time, for who sleeps */
+    _Atomic uint32_t turn; /* changes whenever time advances, for sleeping threads */
     struct {
         _Atomic uint32_t taken;
         _Atomic uint64_t wake_ns; /* not after the present: awake */

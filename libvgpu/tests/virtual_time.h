@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-/* ns that each look at the clock takes. */
+/* ns that each read of the clock takes. */
 #define VIRTUAL_LOOK_NS UINT64_C(200)
 
 /* Have one time with all processes that do so with this file (made when it is not there). Else it is the process's own. */
@@ -25,7 +25,7 @@ void virtual_leave(int place);
 
 uint64_t virtual_now_ns(void);
 
-/* Who has no place sleeps as long on the wall's clock. */
+/* A thread without a place sleeps by the wall clock. */
 void virtual_sleep_ns(uint64_t ns);
 
 #endif

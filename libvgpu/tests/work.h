@@ -63,10 +63,10 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 /* Use the first device. */
 void work_begin(void);
 
-/* The kernel of this name. */
+/* Return the kernel with this name. */
 CUfunction work_kernel(const char *name);
 
-/* Launch so many blocks of 256 threads. */
+/* Launch this many blocks of 256 threads. */
 CUresult work_launch(CUfunction function, unsigned blocks, CUstream stream);
 
 /* This program again as a child that works by itself (`argv[1]` is the word), and ends with us at the latest. */
@@ -79,7 +79,7 @@ uint64_t work_now_ns(void);
 struct engine *work_engine(int *mine);
 void work_engine_leave(void);
 
-/* GPU time this process has had of the first device, by the oracle. */
+/* GPU time that this process has used on the first device, according to the oracle. */
 uint64_t work_busy_ns(void);
 
 #endif

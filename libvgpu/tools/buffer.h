@@ -1,4 +1,4 @@
-/* buffer.h - device memory that a program has taken, by whichever call, until it gives it all back. */
+/* buffer.h - device memory that a program has allocated, by whichever call, until it frees all of it. */
 #ifndef TOOLS_BUFFER_H
 #define TOOLS_BUFFER_H
 
@@ -18,7 +18,7 @@ enum buffer_kind {
     BUFFER_ARRAY,
 };
 
-/* The kind that a word of the command line asks for; 0 when it is another word. */
+/* The kind that a word of the command line requests; 0 for any other word. */
 int buffer_kind_named(const char *word, enum buffer_kind *out);
 
 /* Of the current context, which is the device's. At least `bytes`: arrays and physical memory have coarse grains. */
@@ -26,7 +26,7 @@ CUresult buffer_take(enum buffer_kind kind, int device, uint64_t bytes);
 
 size_t buffer_count(void);
 
-/* Success, or the last failure. Nothing is held any more. */
+/* Return success or the last failure. Nothing is held afterwards. */
 CUresult buffer_release_all(void);
 
 #endif

@@ -96,17 +96,17 @@ enum { DRIVER_UUID_BYTES = 64 };
 extern struct driver cu;
 extern struct driver_nvml nvml;
 
-/* Print on standard output what failed, as one JSON object. 1. */
+/* Print the failure as one JSON object on standard output; return 1. */
 int driver_failed(const char *what, CUresult result);
 
-/* Find it and start it, once. What is missing is printed, and the result is 1. */
+/* Load and initialise it, once. If something is missing, print that and return 1. */
 int driver_load(void);
 int driver_load_nvml(void);
 
 /* Make the device's primary context the current one. */
 int driver_use(int device);
 
-/* NVML's handle and name (DRIVER_UUID_BYTES) of a CUDA device. */
+/* Return NVML's handle and the UUID (DRIVER_UUID_BYTES) of a CUDA device. */
 nvmlReturn_t driver_nvml_device(int device, char *uuid, nvmlDevice_t *out);
 
 /* If the call fails, print the failure and return it from the enclosing function. */

@@ -123,7 +123,7 @@ int measure_dead_event(struct measurement *m)
     return 0;
 }
 
-/* Launches behind a long kernel, until one waits for it. */
+/* Launch behind a long kernel until a launch blocks. */
 int measure_queue(struct measurement *m)
 {
     enum { BLOCKED_MS = 20 };

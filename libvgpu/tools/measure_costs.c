@@ -1,4 +1,4 @@
-/* measure_costs.c - what calls cost the thread that makes them. The same program runs with the library and without. */
+/* measure_costs.c - the cost of calls to the calling thread, measured with the same program with and without the library. */
 #include "measure.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* measure_nvml.c - what NVML says about processes, and what it costs to ask. */
+/* measure_nvml.c - what NVML reports about processes, and the cost of its calls. */
 #include "measure.h"
 
 #include <stdio.h>
@@ -158,7 +158,7 @@ static void print_samples(nvmlDevice_t device)
     printf("]}");
 }
 
-/* What a process sees that has no context of its own, as the agent does on the host. */
+/* The figures that a process without a context sees, like the agent on the host. */
 int measure_lists(struct measurement *m)
 {
     static struct list lists[LISTS];

@@ -60,7 +60,7 @@ static int capture(void)
     return 0;
 }
 
-/* What one of `count` kernels in a row takes, by the device's clock. */
+/* The time of one of `count` consecutive kernels, by the device's clock. */
 static int time_us(unsigned count, double *us)
 {
     static CUevent start, end;
@@ -90,7 +90,7 @@ static int calibrate(void)
         return 1;
     }
     spin.work.rounds = 10000;
-    /* The first times are those of a device that wakes up. */
+    /* The first times are those of a device that is waking up. */
     for (int tries = 0; tries < 3 || spent_ms < WARM_UP_MS; tries++) {
         if (time_us(count, &us)) {
             return 1;

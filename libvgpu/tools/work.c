@@ -22,7 +22,7 @@ enum { THREADS = 256 };
     "    sub.u64 %left, %left, 1;\n"                                                            \
     "    setp.ne.u64 %more, %left, 0;\n"                                                        \
     "    @%more bra again;\n"                                                                   \
-    "    setp.ne.u32 %other, %x, 305419896;\n" /* or the work might be left out as of no use */ \
+    "    setp.ne.u32 %other, %x, 305419896;\n" /* otherwise the work might be optimised away */ \
     "    @%other bra done;\n"                                                                   \
     "    st.global.u32 [%out], %x;\n"                                                           \
     "done:\n"                                                                                   \

@@ -23,7 +23,7 @@ struct work {
     CUstream stream;
 };
 
-/* Load the driver, make the primary context current, load the kernel and make a stream; 1 after a failure, which is printed. */
+/* Load the driver and the kernel, make the primary context current and create a stream; on a failure, print it and return 1. */
 int work_prepare(struct work *work);
 
 /* Load one more copy of the module; 1 after a failure. */
@@ -31,7 +31,7 @@ int work_load(CUmodule *out);
 
 CUresult work_launch(const struct work *work, CUstream stream);
 
-/* Launch on `blocks` blocks, so many `rounds` each. */
+/* Launch `blocks` blocks with this many `rounds` each. */
 CUresult work_launch_part(const struct work *work, CUstream stream, unsigned blocks, uint64_t rounds);
 
 uint64_t work_clock_ns(clockid_t clock);

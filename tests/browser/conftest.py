@@ -38,13 +38,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session", params=SIZES)
 def fleet(request: pytest.FixtureRequest) -> Iterator[ServedFleet]:
-    """Of each size; the tests leave it as it is."""
+    """Serve a fleet of each size; tests do not change it."""
     with ServedFleet(SIZES[request.param]) as served:
         yield served
 
 
 @pytest.fixture
 def small() -> Iterator[ServedFleet]:
-    """One of a test's own."""
+    """Serve a small fleet that only one test uses."""
     with ServedFleet(SIZES["small"]) as served:
         yield served

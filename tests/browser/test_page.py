@@ -198,7 +198,7 @@ def test_what_others_wrote_is_shown_as_text(browser: Browser, small: ServedFleet
 
 
 def test_the_policy_holds(browser: Browser, small: ServedFleet) -> None:
-    """Scripts of other origins do not run, and text never becomes elements."""
+    """Injected scripts do not run, and text never becomes elements."""
     with visit(browser, small) as tab:
         ran = tab.page.evaluate(
             """() => {

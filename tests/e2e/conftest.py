@@ -44,7 +44,7 @@ def node() -> Iterator[RealNode]:
 
 @pytest.fixture
 def namespace(node: RealNode) -> Iterator[str]:
-    """A namespace of the test's own; its devices are free again when the test has ended."""
+    """Create a namespace for the test; its devices are free again when the test has ended."""
     with node.namespace() as name:
         yield name
 

@@ -93,7 +93,7 @@ def _a_renderer(folder: Path) -> Path:
 
 @pytest.fixture
 def bare() -> Iterator[RealNode]:
-    """A node of this test alone, without the project."""
+    """A node for this test only, without the project."""
     BUILD.mkdir(parents=True, exist_ok=True)
     node = RealNode(BUILD / "chart-node")
     node.remove()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(2400)
 
 @pytest.fixture
 def own() -> Iterator[RealNode]:
-    """A node with the project installed, of this test alone."""
+    """A node for this test only, with the project installed."""
     BUILD.mkdir(parents=True, exist_ok=True)
     node = RealNode(BUILD / "uninstalled-node")
     node.remove()

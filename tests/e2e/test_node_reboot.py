@@ -44,7 +44,7 @@ def _open_doors(node: RealNode) -> int:
 
 
 def _pods_of_open_claims(node: RealNode, namespace: str) -> set[str]:
-    """UIDs of the pods whose claims have devices."""
+    """Return the UIDs of the pods whose claims have devices."""
     claims = node.get("vgpuclaims", namespace=namespace)["items"]
     return {
         claim["status"]["reservedFor"]["podUID"]

@@ -43,7 +43,7 @@ def _claimless(node: RealNode, namespace: str, annotations: Json | None = None) 
 
 
 def _waits(node: RealNode, namespace: str, pod: str) -> None:
-    """The pod is on the node, and its container was never started."""
+    """Check that the pod is on the node and its container was never started."""
     (status,) = node.get("pod", pod, namespace)["status"]["containerStatuses"]
     assert "waiting" in status["state"], status
     assert not status["started"], status

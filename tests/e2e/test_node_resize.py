@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def name(node: RealNode, namespace: str) -> Iterator[str]:
-    """A pod that runs with a claim of 3000 MiB; both are called alike."""
+    """Run a pod with a claim of 3000 MiB; both have the same name."""
     called = "resized"
     claim = {
         "apiVersion": "vgpu.dev/v1alpha1",

@@ -89,7 +89,7 @@ def _in_our_image(pod: Json) -> Json:
 
 
 def devices(record: str) -> list[tuple[str, int, int]]:
-    """HAMi's record as a reader of HAMi would parse it."""
+    """Return HAMi's record, parsed as a reader of HAMi would."""
     entries = [entry.split(",") for entry in record.replace(";", "").split(":") if entry]
     return [(uuid, int(mib), int(cores)) for uuid, _, mib, cores in entries]
 
@@ -103,7 +103,7 @@ def bench(node: RealNode, namespace: str) -> Iterator[Bench]:
 
 @contextmanager
 def only(bench: Bench, *wanted: Json) -> Iterator[None]:
-    """The real node as one that has these devices alone: the others are cordoned."""
+    """Limit the real node to these devices by cordoning the others."""
     kept = {device["id"].lower() for device in wanted}
     others = [c["id"].lower() for c in registered(bench)[REAL] if c["id"].lower() not in kept]
     _cordon(bench, others, cordoned=True)
@@ -123,7 +123,7 @@ def _cordon(bench: Bench, devices: Sequence[str], *, cordoned: bool) -> None:
 def paper_node(
     node: RealNode, name: str, devices: Sequence[tuple[str, str, int]]
 ) -> Iterator[None]:
-    """A node of objects alone: UUID, model and MiB of each device.
+    """Create a simulated node: UUID, model and MiB of each device.
 
     It stays ready for the 50 s after which Kubernetes misses its kubelet.
     """

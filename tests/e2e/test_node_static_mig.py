@@ -42,7 +42,7 @@ for made in found[: count.value]:
 
 @pytest.fixture
 def divided(node: RealNode) -> Iterator[str]:
-    """A device in MIG mode, divided by hand and for static use; the name of its object."""
+    """Partition a device in MIG mode for static use; yield the name of its object."""
     name = _device(node)["metadata"]["name"]
     _set_mode(node, name, "on", "Static")
     _as_the_agent(node, MAKE, _device(node)["status"]["uuid"])

@@ -82,7 +82,7 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
 
 
 async def _rest(world: World) -> None:
-    """All faults end, and everything is there."""
+    """End all faults, and bring everything back."""
     world.note("rest")
     world.scheduler.asks_about_all = True
     faults = world.faults

@@ -96,7 +96,7 @@ class Judge:
     # What it is told.
 
     def wrote(self, write: Write) -> None:
-        """An object has changed."""
+        """Note that an object has changed."""
         self._now = write.at
         gone = write.type == "DELETED"
         match write.plural:
@@ -122,7 +122,7 @@ class Judge:
             self._told[who].append((at, version))
 
     def started(self, pod_uid: str, runs: Runs) -> None:
-        """Containers run, or their pages have other amounts."""
+        """Note that containers run, or that their pages have new amounts."""
         self.runs[pod_uid] = runs
 
     def ended(self, pod_uid: str) -> None:
@@ -132,7 +132,7 @@ class Judge:
     def restored(
         self, objects: Sequence[tuple[str, Mapping[str, Any]]], version: int, at: float
     ) -> None:
-        """An older state of the API server's data is there, and this is its version."""
+        """Note that an older state of the API server's data was restored, with its version."""
         self._restored_at = at
         self._claims.clear()
         self._needs.clear()
@@ -197,7 +197,7 @@ class Judge:
         self._needs[claim.metadata.uid] = needed_by(claim, pod)
 
     def _is_granted_rightly(self, claim: VGPUClaim, before: ByDevice, by: str) -> None:
-        """Room, compute and quota, where the claim has more than before."""
+        """Check room, compute and quota if the claim has more than before."""
         name, needs = claim.metadata.name, self._needs[claim.metadata.uid]
         more = {
             uuid: amounts
@@ -286,7 +286,7 @@ class Judge:
         return allocation is not None and (node is None or node.metadata.uid != allocation.node_uid)
 
     def _is_kept_while_bound(self, before: VGPUClaim, after: VGPUClaim | None) -> None:
-        """Its pod may start at any moment with what it knows of the claim."""
+        """Check that a bound pod's devices stay: it may start at any moment with an old claim."""
         had, reserved = before.status.allocation, before.status.reserved_for
         if had is None or reserved is None or reserved.pod_uid not in self._there:
             return

@@ -120,14 +120,14 @@ class Leader:
         self.engine.lead()
 
     async def publish(self) -> None:
-        """Nobody has to find it."""
+        """Do nothing: nobody has to find this replica."""
 
     def leads(self) -> bool:
         """True if this replica decides."""
         return self._leadership.leads()
 
     async def run(self) -> None:
-        """Work until it is cancelled, or a part ends by an error, which is raised."""
+        """Work until cancelled, or until a part fails; then raise its error."""
         work = [*(self._inform(each) for each in self._informers),
                 self.engine.run(), self._leadership.run()]  # fmt: skip
         self._tasks = [asyncio.create_task(each) for each in work]
@@ -142,7 +142,7 @@ class Leader:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _inform(self, informer: Reflector[Any]) -> None:
-        """Claims and pods follow once the nodes and devices that they are on are there."""
+        """Read claims and pods after the nodes and devices that they are on."""
         if informer.resource in _LAST:
             before = (each for each in self._informers if each.resource not in _LAST)
             await asyncio.gather(*(each.synced.wait() for each in before))

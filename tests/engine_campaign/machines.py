@@ -102,7 +102,7 @@ class Machines:
         return self._server.clock()
 
     def register(self, name: str) -> None:
-        """The Node is there, with a UID of its own, and its agent publishes its devices."""
+        """Register the Node with a new UID; its agent publishes its devices."""
         machine = self.of[name]
         machine.is_up, machine.gone_since = True, None
         node = a_node(name).to_wire()
@@ -111,13 +111,13 @@ class Machines:
         self._publish(machine)
 
     def unregister(self, name: str) -> None:
-        """The Node object is deleted."""
+        """Delete the Node object."""
         if (NODES.plural, "", name) in self._server.objects:
             self._server.vanish(NODES, name, namespace="")
             self.of[name].gone_since = self._now
 
     def die(self, name: str) -> None:
-        """The machine is off: nothing runs there any more."""
+        """Switch the machine off: nothing runs there any more."""
         self.of[name].is_up = False
         for uid in list(self.of[name].processes):
             self._end(self.of[name], uid)
@@ -128,14 +128,14 @@ class Machines:
             self.die(name)
 
     def boot(self) -> None:
-        """All are on, with the Nodes that the API server has."""
+        """Switch on all machines, with the Nodes that the API server has."""
         nodes = {node["metadata"]["name"] for node in self._server.all(NODES)}
         for name, machine in self.of.items():
             machine.is_up = True
             machine.gone_since = None if name in nodes else self._now
 
     def hide(self, uuid: str) -> None:
-        """The device's object is deleted."""
+        """Delete the device's object."""
         self.of[DEVICES[uuid][0]].hidden.add(uuid)
         if self._server.find(GPU_DEVICES, device_object_name(uuid)) is not None:
             self._server.vanish(GPU_DEVICES, device_object_name(uuid), namespace="")
@@ -249,7 +249,7 @@ class Machines:
             self._run_stage(process, claim)
 
     def _run_stage(self, process: Process, claim: VGPUClaim) -> None:
-        """The containers of the stage run, with pages of what the claim allows now."""
+        """Run the containers of the stage, with pages of what the claim allows now."""
         pages = _pages(claim, list(moments(process.pod))[process.stage])
         process.runs = Runs(claim.metadata.uid, process.runs.allocation_id, pages)
         process.stage_ends = max(process.stage_ends, self._now + self._rng.uniform(0.5, 4.0))
@@ -258,7 +258,7 @@ class Machines:
     def _follow(
         self, machine: Machine, process: Process, claim: VGPUClaim, allocation: Allocation
     ) -> None:
-        """Bring the pages to what the claim says, and report what has ended."""
+        """Update the pages from the claim, and report what has ended."""
         if (claim.metadata.uid, allocation.id) != (process.runs.claim_uid, process.round[0]):
             return
         generation = claim.metadata.generation or 1
@@ -284,7 +284,7 @@ class Machines:
             self._report(claim, "", generation=None, initReleased=named, initWanted=None)
 
     def make_sandbox_anew(self, process: Process) -> None:
-        """The pod's init containers run again: at once while they have their devices."""
+        """Run the pod's init containers again, at once if they still have their devices."""
         claim = self._claim_of(process)
         allocation = None if claim is None else claim.status.allocation
         if claim is None or allocation is None or not process.is_past_init:
@@ -342,7 +342,7 @@ class Machines:
                 self._server.remove(VGPU_CLAIMS, claim.metadata.name)
 
     def processes(self) -> Iterator[Process]:
-        """The containers that run."""
+        """Return the running containers."""
         for machine in self.of.values():
             yield from machine.processes.values()
 

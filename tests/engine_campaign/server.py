@@ -118,7 +118,7 @@ class Server(MemoryApi):
             self.mark_deleted(resource, raw)
 
     def mark_deleted(self, resource: Resource, raw: dict[str, Any]) -> None:
-        """Begin to delete an object."""
+        """Mark an object as being deleted."""
         if not raw["metadata"].get("deletionTimestamp"):
             raw["metadata"]["deletionTimestamp"] = self.stamp()
             self.put(resource, raw)
@@ -185,7 +185,7 @@ class Server(MemoryApi):
         self.put(PODS, pod)
 
     def back_up(self) -> None:
-        """Remember everything as it is."""
+        """Save the current state."""
         self._backup = {p: o for p, o in copy.deepcopy(self.objects).items() if p[0] != _LEASES}
 
     @property
@@ -194,9 +194,9 @@ class Server(MemoryApi):
         return bool(self._backup)
 
     def restore(self) -> None:
-        """Restore the backup as etcd's guide says: the revision raised, and all before compacted.
+        """Restore the backup as etcd's guide says: raise the revision and compact all before it.
 
-        Leases stay: their holders write them again within seconds.
+        Leases stay, because their holders write them again within seconds.
         """
         leases = {place: obj for place, obj in self.objects.items() if place[0] == _LEASES}
         self.objects, self._backup = {**self._backup, **leases}, {}

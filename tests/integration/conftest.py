@@ -68,7 +68,7 @@ class RunningCluster:
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """Forks our programs; those on a real control plane are executed, as in production."""
+    """Forks our programs; on a real control plane they are executed, as in production."""
     folder = tmp_path_factory.mktemp("fork_server")
     with ForkServer(program_environment(folder, DRIVER_LOADER)) as running:
         yield running
@@ -85,7 +85,7 @@ def whole_cluster(request: pytest.FixtureRequest) -> Callable[..., LocalCluster]
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """Kubernetes itself, once for the whole run."""
+    """Kubernetes itself, started once for the whole run."""
     with ControlPlane(Options(controllers=True)) as real:
         yield real
 
@@ -105,7 +105,7 @@ def bare_cluster(
 
 @pytest.fixture(scope="session")
 def cluster(bare_cluster: RunningCluster) -> RunningCluster:
-    """The cluster with our kinds in it."""
+    """The cluster with our kinds installed."""
     asyncio.run(_add_our_kinds(bare_cluster.kubeconfig))
     return bare_cluster
 
@@ -151,7 +151,7 @@ async def api(cluster: RunningCluster) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def namespace(api: Api) -> str:
-    """A namespace of the test's own."""
+    """Create a namespace for the test."""
     name = f"test-{secrets.token_hex(4)}"
     await api.create(NAMESPACES, {"metadata": {"name": name}})
     return name

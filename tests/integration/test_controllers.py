@@ -51,7 +51,7 @@ class EndedLease:
 
 @asynccontextmanager
 async def leading(api: Api, config: OperatorConfig) -> AsyncIterator[None]:
-    """The handlers run, as in a replica that leads; `api` may write for as long as it does."""
+    """Run the handlers as in a leading replica; `api` may write for as long as it leads."""
     recorder = Recorder(api, "vgpu-operator", clock=Clock(api))
     controllers = Controllers(config, recorder, keeper_of(api, config))
     before = threads()
@@ -172,7 +172,7 @@ async def test_a_reset_bundle_is_repaired_soon(
 
 @pytest.fixture
 async def webhook(api: Api) -> AsyncIterator[None]:
-    """Webhook configurations of our name, for a kind that does not exist."""
+    """Return webhook configurations with our name, for a kind that does not exist."""
     hook = {
         "name": "one.vgpu.dev",
         "clientConfig": {"service": {"namespace": "vgpu-system", "name": "vgpu-webhook"}},

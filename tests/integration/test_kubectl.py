@@ -158,7 +158,7 @@ def kubectl(cluster: RunningCluster, home: Path) -> Iterator[Kubectl]:
 
 @pytest.fixture
 def claim(kubectl: Kubectl) -> Kubectl:
-    """kubectl in a namespace with the claim `small`."""
+    """Return kubectl in a namespace with the claim `small`."""
     kubectl("apply", "-f", "-", stdin=CLAIM.format(memory="8Gi"))
     return kubectl
 

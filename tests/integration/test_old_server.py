@@ -79,13 +79,13 @@ def a_server(
     version: str = "v1.20.15",
     items: Mapping[str, Sequence[object]] = MappingProxyType({}),
 ) -> Iterator[Path]:
-    """A kubeconfig of a server that serves what begins so; 404 to the rest.
+    """Return a kubeconfig of a server that serves paths with these beginnings; 404 for the rest.
 
     Args:
-        folder: For the kubeconfig.
-        served: How the paths begin.
-        version: Its version; empty: it reports none.
-        items: What its lists have, by path.
+        folder: The folder for the kubeconfig.
+        served: The beginnings of the paths.
+        version: The server's version; empty: it reports none.
+        items: The items of its lists, by path.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -159,14 +159,14 @@ def _kubeconfig(folder: Path, address: str) -> Path:
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A server of 1.20 on which nothing of ours is, nor could be."""
+    """A server of version 1.20 that neither has nor could have anything of ours."""
     with a_server(tmp_path_factory.mktemp("old"), *OF_1_20) as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture(scope="module")
 def old_with_our_kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A server of 1.20 with our CRDs alone."""
+    """A server of version 1.20 that has only our CRDs."""
     folder = tmp_path_factory.mktemp("kinds")
     with a_server(folder, *OF_1_20, *KINDS_OF_OURS) as kubeconfig:
         yield kubeconfig
@@ -174,14 +174,14 @@ def old_with_our_kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
 
 @pytest.fixture(scope="module")
 def no_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A server that knows none of the paths: an address that is wrong."""
+    """A server that knows none of the paths, as at a wrong address."""
     with a_server(tmp_path_factory.mktemp("none"), "/nothing", version="") as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture
 def away(tmp_path: Path) -> Path:
-    """Return the address of a server that is not there: nothing listens on the discard port."""
+    """Return a kubeconfig for an absent server: nothing listens on the discard port."""
     return _kubeconfig(tmp_path, "http://127.0.0.1:9")
 
 

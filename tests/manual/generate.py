@@ -81,7 +81,7 @@ def _kind(kind: CustomResource) -> str:
 
 
 def _fields(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, ...]]:
-    """A row for each field below a path, depth first."""
+    """Yield a row for each field below a path, depth first."""
     for name, field in schema.get("properties", {}).items():
         here = f"{path}.{name}"
         inner = field
@@ -222,7 +222,7 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _without_default(text: str) -> tuple[str, str]:
-    """Separate a help text from the default in parentheses at its end, which may be missing."""
+    """Separate a help text from the default in parentheses at its end, if there is one."""
     meaning, _, rest = text.partition(" (default: ")
     return (meaning, rest.removesuffix(")")) if rest.endswith(")") else (text, "")
 

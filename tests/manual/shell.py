@@ -49,7 +49,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 def simple_commands(source: str) -> Iterator[list[str]]:
-    """The simple commands of a piece of shell, as words; assignments before them are dropped."""
+    """Yield the simple commands of a piece of shell as words, without leading assignments."""
     for line in source.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -86,7 +86,7 @@ def faults(command: Sequence[str]) -> list[str]:
 
 
 def unknown_options(text: str) -> list[str]:
-    """Options in code spans that none of our programs takes, or not with that value."""
+    """Return options in code spans that none of our programs takes, or not with that value."""
     return [
         f"`{name}{'=' + value if value else ''}`: no program of ours takes it"
         for name, value in _OPTION.findall(text)
@@ -198,7 +198,7 @@ def _of_file(name: str) -> list[str]:
 
 
 def _is_placeholder(word: str) -> bool:
-    """Capitals, a variable, or a file that the reader has."""
+    """True for capitals, a variable, or a file that the reader has."""
     return bool(_PLACEHOLDER.fullmatch(word)) or "$" in word or word in ("pod.yaml", "state.json")
 
 

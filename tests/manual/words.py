@@ -108,7 +108,7 @@ def condition_types() -> Words:
 
 
 def event_reasons() -> Words:
-    """Reasons of events, beside those of `reasons` and `refusals`."""
+    """Return the reasons of events, besides those of `reasons` and `refusals`."""
     found = _members(Violation)
     others = {**reasons(), **refusals()}
     for file, call in _calls(*REPORTING):
@@ -183,7 +183,7 @@ def _reason_fields() -> dict[str, int]:
 
 
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
-    """Strings that are no reasons, by where they stand."""
+    """Return strings that are not reasons, by where they stand."""
     for node in ast.walk(tree):
         match node:
             case ast.Compare():
@@ -271,7 +271,7 @@ def _wire(name: str, kind: str) -> str:
 
 
 def kubernetes_names() -> Words:
-    """Annotations, labels, taints and finalizers that the project reads or writes."""
+    """Return the annotations, labels, taints and finalizers that the project reads or writes."""
     found = _constants(names, lambda value: bool(_QUALIFIED.fullmatch(value)), prefix="")
     found |= _constants(names, lambda value: value.startswith("ack."), prefix="ACK_")
     found |= _constants(names, lambda value: True, prefix="ACK_RECORD_")
@@ -296,7 +296,7 @@ def kubernetes_names() -> Words:
 
 
 def ports() -> Words:
-    """`workload:port` of every container of the installation."""
+    """Return `workload:port` of every container of the installation."""
     found: Words = {}
     for workload, container, at in _containers():
         for port in container.get("ports", ()):
@@ -305,7 +305,7 @@ def ports() -> Words:
 
 
 def files() -> Words:
-    """Folders of the host that the agent mounts, and paths inside a container."""
+    """Return the host folders that the agent mounts, and paths inside a container."""
     found = {
         value: f"vgpu_api.names.{name}"
         for name, value in vars(names).items()
@@ -480,7 +480,7 @@ def _at(file: Path, node: ast.AST) -> str:
 
 
 def exposed_by_libraries() -> Sequence[str]:
-    """Prefixes of the metrics that prometheus-client adds to the operator's by itself."""
+    """Return the prefixes of metrics that prometheus-client adds to the operator's by itself."""
     known = prometheus_client.REGISTRY._collector_to_names.values()
     found = {name.partition("_")[0] for group in known for name in group}
     return sorted(found - {"vgpu"})

@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def noticed(self) -> int:
-        """Mutants that a test noticed; one that never ends or brings Python down is noticed too."""
+        """Return the mutants that a test noticed, including endless ones and crashes of Python."""
         return len(self.killed) + len(self.timed_out) + len(self.crashed)
 
     @property
@@ -114,13 +114,13 @@ def configuration(mutate: Sequence[str], tests: Sequence[str]) -> str:
 
 
 def run_room(room: str, *, mutate: Sequence[str], tests: Sequence[str], again: bool) -> Outcome:
-    """Mutate one room.
+    """Mutate one package.
 
     Args:
-        room: Its name.
+        room: The package's name.
         mutate: Patterns of the files to mutate, in the flat copy.
         tests: Paths of the tests to run.
-        again: Try only those that survived the last time, after tests have changed.
+        again: Try only the mutants that survived the last time, after tests have changed.
     """
     tree = BUILD / room
     report = BUILD / f"{room}.json"
@@ -161,7 +161,7 @@ def forget_survivors(tree: Path) -> None:
 
 
 def read_outcome(room: str, tree: Path) -> Outcome:
-    """Sort a room's mutants by what mutmut wrote down of them."""
+    """Classify a package's mutants by what mutmut recorded about them."""
     outcome = Outcome(room)
     for path in sorted((tree / "mutants").rglob("*.py.meta")):
         for name, code in json.loads(path.read_text())["exit_code_by_key"].items():

@@ -196,7 +196,7 @@ def _checked(contract: str, files: Sequence[str], scratch: Path) -> str:
 
 
 def main() -> int:
-    """Plant those of each contract; the exit code is 1 when one passes, or a contract has none."""
+    """Plant the imports of each contract; return 1 if one passes or a contract has none."""
     found = defaultdict(list)
     for plant in PLANTS:
         found[plant.contract].append(plant)

@@ -139,7 +139,7 @@ def sources(*folders: Path) -> list[Source]:
 
 
 def callables(modules: Sequence[Source]) -> list[str]:
-    """Parameters and fields of dataclasses that are functions, whatever their type is called."""
+    """Return parameters and dataclass fields that are functions, whatever their type is called."""
     aliases = {"Callable"}
     for module in modules:
         for node in ast.walk(module.tree):
@@ -168,7 +168,7 @@ def _annotated(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
 
 
 def constructors(modules: Sequence[Source]) -> list[str]:
-    """Constructors that are written out, and have more parameters than can be kept in mind."""
+    """Return explicit constructors with more parameters than anyone can keep in mind."""
     return [
         f"{place} has {len(_arguments(method)) - 1}"
         for place, method in _inits(modules)
@@ -177,7 +177,7 @@ def constructors(modules: Sequence[Source]) -> list[str]:
 
 
 def inits(modules: Sequence[Source]) -> list[str]:
-    """Constructors that do not fit a screen."""
+    """Return the constructors that do not fit on a screen."""
     return [
         f"{place} has {len(_lines(method))} lines"
         for place, method in _inits(modules)
@@ -228,7 +228,7 @@ def _args_section(docstring: ast.stmt, text: Sequence[str]) -> Iterator[int]:
 
 
 def complex_functions(modules: Sequence[Source]) -> list[str]:
-    """Functions with more ways through them than can be kept in mind."""
+    """Return the functions with more branches than anyone can keep in mind."""
     return [
         f"{module.name}:{node.lineno} {node.name} has {complexity(node)}"
         for module in modules
@@ -294,7 +294,7 @@ class Trace:
 
     @property
     def modules(self) -> set[str]:
-        """Those in which a function ran."""
+        """Return the modules in which a function ran."""
         return {callee for _, callee in self.calls}
 
     @property
@@ -327,7 +327,7 @@ def _ours(frame: FrameType) -> str | None:
 
 @contextmanager
 def traced() -> Iterator[Trace]:
-    """The path of what runs inside."""
+    """Trace the code that runs inside the block."""
     trace = Trace()
     sys.setprofile(trace)
     try:

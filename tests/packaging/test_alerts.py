@@ -214,7 +214,7 @@ ALERTS = rules("alert")
 
 @pytest.fixture(scope="module")
 def rule_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The rules as Prometheus reads them."""
+    """Return the rules as Prometheus reads them."""
     folder = tmp_path_factory.mktemp("rules")
     return [rule_file(folder, document) for document in documents().values()]
 

@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def check() -> ModuleType:
-    """A module of its own for each test: they change it."""
+    """Copy the packages for each test, because tests change them."""
     path = Path(__file__).parent / "plant_imports.py"
     spec = importlib.util.spec_from_file_location("plant_imports", path)
     assert spec is not None

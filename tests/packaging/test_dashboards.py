@@ -67,7 +67,7 @@ def queries(dashboard: Dashboard) -> Iterator[str]:
 
 
 def samples(name: str, series: Series) -> Iterator[dict[str, str]]:
-    """A metric as two scrapes of a program would show it."""
+    """Return the samples of a metric as two scrapes of a program would show it."""
     labels = {label: LABELS.get(label, label[:1]) for label in series.labels}
     values = f"0+1x{MINUTES}" if series.kind in ("counter", "histogram") else f"1x{MINUTES}"
     if series.kind == "histogram":

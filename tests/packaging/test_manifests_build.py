@@ -168,7 +168,7 @@ def test_behind_the_gate_the_page_reads_the_volumes_that_the_operator_reads(
 
 
 def name_of(found: Any) -> tuple[str, str, str]:
-    """Kind, namespace and name, without the hash of a ConfigMap's content."""
+    """Return kind, namespace and name, without the hash of a ConfigMap's content."""
     metadata = found["metadata"]
     name = metadata["name"]
     if found["kind"] == "ConfigMap":

@@ -82,7 +82,7 @@ def a_native_pod() -> dict[str, Any]:
 
 
 def arrivals() -> Iterator[dict[str, Any]]:
-    """Pods in the order in which they come, for ever."""
+    """Yield pods in the order of their arrival, for ever."""
     documented = cycle(documented_pods())
     number = 0
     while True:
@@ -110,7 +110,7 @@ class Asker:
         self.measured = Measured()
 
     async def admit(self, pod: dict[str, Any], due: float) -> None:
-        """Both reviews of a pod, the second of what the first has made of it."""
+        """Send both reviews of a pod; the second has the first one's patch."""
         self.measured.late.append((time.perf_counter() - due) * 1000)
         answer = await self._review("mutate-pods", pod)
         if patch := answer.get("patch"):
@@ -172,7 +172,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 def figures_of(found: Measured) -> dict[str, float]:
-    """Medians and 99th percentiles."""
+    """Return medians and 99th percentiles."""
     kinds = {"mutate": found.took["mutate-pods"], "validate": found.took["validate-pods"]}
     kinds["review"] = [*kinds["mutate"], *kinds["validate"]]
     figures: dict[str, float] = {}
@@ -195,7 +195,7 @@ def rss_mib(pid: int) -> float:
 
 
 async def furnish(kubeconfig: Path) -> None:
-    """Our kinds, and the claim that native pods name."""
+    """Create our kinds and the claim that native pods name."""
     async with Api.connect(str(kubeconfig)) as api:
         for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
             await api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(path.read_text()))
@@ -269,7 +269,7 @@ def measure(folder: Path, *, warm_s: float, measured_s: float) -> dict[str, floa
 
 
 def main() -> int:
-    """Measure, write, and fail where a figure is above its bar."""
+    """Measure, write the results, and fail if a figure is above its bar."""
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
         figures = measure(Path(folder), warm_s=WARM_S, measured_s=MEASURED_S)
     shape = {"pods_a_second": PODS_A_SECOND, "seconds": MEASURED_S, "native_one_in": NATIVE_IN}

@@ -127,7 +127,7 @@ async def scrape_ms(stage: Stage) -> dict[str, float]:
 
 
 async def resize_ms(stage: Stage, claims: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Grow a hundred claims one after the other; the operator's two writes are in it."""
+    """Grow a hundred claims one after the other; includes the operator's two writes."""
     took = []
     for number, claim in enumerate(claims[:RESIZES]):
         name = claim["metadata"]["name"]
@@ -158,7 +158,7 @@ async def says(page: Path, memory_mib: int) -> bool:
 
 
 async def idle_cpu_percent(stage: Stage) -> float:
-    """CPU time of the agent while nothing changes, in percent of one CPU."""
+    """Return the agent's CPU time while nothing changes, in percent of one CPU."""
     await asyncio.sleep(5)  # what the starts left to do
     began, before = time.monotonic(), cpu_s(stage.pid)
     await asyncio.sleep(IDLE_S)
@@ -185,7 +185,7 @@ async def run(folder: Path) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure, write, and fail where a figure is above its bar."""
+    """Measure, write the results, and fail if a figure is above its bar."""
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
         figures = asyncio.run(run(Path(folder)))
     shape = {"cards": DEVICES, "slots": DEVICES * 10, "pods": PODS_STARTED}

@@ -255,7 +255,7 @@ async def look(delays: list[float]) -> None:
 
 
 async def percent(seconds: float) -> float:
-    """CPU of this process for so long, in percent of a core."""
+    """Return the CPU of this process over this long, in percent of a core."""
     began, cpu = time.monotonic(), time.process_time()
     await asyncio.sleep(seconds)
     return 100 * (time.process_time() - cpu) / (time.monotonic() - began)

@@ -108,7 +108,7 @@ class LoopTimes:
         self._cpu: list[float] = []
 
     async def watch(self) -> None:
-        """Look whenever the loop has a turn for us, about every millisecond."""
+        """Note the time whenever the loop gives us a turn, about every millisecond."""
         while True:
             self._clock.append(time.perf_counter())
             self._cpu.append(time.thread_time())
@@ -210,7 +210,7 @@ async def wait_for_nothing(replica: Replica, asks: str) -> list[str]:
 
 
 async def change(replica: Replica, nodes: int, *, is_on: bool) -> None:
-    """A small claim ends and begins anew on some device, as pods do all the time."""
+    """End and start a small claim on some device, as pods do all the time."""
     chance, numbers = random.Random(3), itertools.count()
     while is_on:
         claim = holder(chance.randrange(nodes * DEVICES_PER_NODE), nodes, 64, next(numbers))
@@ -240,7 +240,7 @@ def namespace_of(asks: str) -> str:
 
 @asynccontextmanager
 async def flooded(replica: Replica) -> AsyncIterator[Any]:
-    """The pods' reflector follows a server; call with a rate for so many events a second."""
+    """Run the pods' reflector on a server; yield a function that sets the events per second."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as name:
         folder, authority = Path(name), Authority()
@@ -328,7 +328,7 @@ async def watch(folder: Path, port: int) -> None:
 def ask(
     folder: Path, port: int, *, nodes: int, candidates: int, asks: str, scene: str, seconds: float
 ) -> list[tuple[float, float]]:
-    """kube-scheduler's side: when each Filter was sent and answered."""
+    """Play kube-scheduler: return when each Filter was sent and answered."""
     connection = connection_to(folder, port)
     connection.connect()
     names = [f"node-{number:05d}" for number in range(nodes)]

@@ -139,7 +139,7 @@ class CountingEngine(TimedEngine):
 
 
 async def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Figures by events a second."""
+    """Return figures by events per second."""
     replica = Replica(clock=Clock(), engine_type=CountingEngine)
     assert isinstance(replica.engine, CountingEngine)
     replica.fleet(options.nodes, devices=DEVICES_PER_NODE, memory_mib=DEVICE_MIB)
@@ -245,7 +245,7 @@ class Watched:
 
 @asynccontextmanager
 async def watching(replica: Replica, options: argparse.Namespace) -> AsyncIterator[Watched]:
-    """Pods and claims come by list and watch, as in the operator."""
+    """Read pods and claims by list and watch, as the operator does."""
     port = free_ports(1)[0]
     with tempfile.TemporaryDirectory() as name:
         folder, authority = Path(name), Authority()
@@ -282,7 +282,7 @@ async def watching(replica: Replica, options: argparse.Namespace) -> AsyncIterat
 
 
 async def watch(folder: Path, port: int) -> None:
-    """The API server's side."""
+    """Simulate the API server."""
     version, rate = itertools.count(1_000_000), 0
     texts = {name: (folder / name).read_text().split("\n") for name in ("pods", "vgpuclaims")}
     streams: dict[str, web.StreamResponse] = {}
@@ -338,7 +338,7 @@ def changes(texts: dict[str, list[str]], version: Iterator[int]) -> Iterator[tup
 def ask(
     folder: Path, port: int, *, nodes: int, prefix: str, seconds: float
 ) -> dict[str, list[float]]:
-    """kube-scheduler's side: what its calls took, in ms; the first Filters are not counted."""
+    """Play kube-scheduler: return the times of its calls in ms, without the first Filters."""
     connection = connection_to(folder, port)
     connection.connect()
     names = [f"node-{number:05d}" for number in range(nodes)]

@@ -58,7 +58,7 @@ class TracePod:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(milli-CPU, devices, thousandths of each): what makes a type."""
+        """Return (milli-CPU, devices, thousandths of each), which define a type."""
         return self.cpu, self.devices, self.milli
 
 
@@ -236,7 +236,7 @@ class Replay:
 def replay(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], policy: str, mode: str, seed: int
 ) -> dict[int, float]:
-    """Allocated percent at each point of arrivals."""
+    """Return the allocated percentage at each number of arrivals."""
     capacity = WHOLE * sum(node.devices for node in nodes)
     if mode == "kept_off":
         pods = [pod for pod in pods if pod.devices]

@@ -187,7 +187,7 @@ class Fleet:
             self._hold(tuple(node * DEVICES_PER_NODE + device for device in devices), demand)
 
     def churn(self, decisions: int) -> dict[str, float]:
-        """Decide as often, with an end of a claim before each; µs."""
+        """Decide as often, with an ending claim before each decision; µs."""
         times: list[float] = []
         for _ in range(decisions + 200):
             self._end_one()
@@ -218,7 +218,7 @@ class Fleet:
         return plain.Fleet.of(self.devices, used, mix=columns.mix.types)
 
     def _hold(self, devices: tuple[int, ...], demand: Demand) -> None:
-        """Hold devices, if there is room on all of them."""
+        """Hold devices, if all of them have room."""
         columns, request = self.columns, demand.requests[0]
         memory = request.memory_mib or 0
         for device in devices:

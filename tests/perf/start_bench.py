@@ -113,7 +113,7 @@ class Pages:
     async def stream(
         self, path: str, params: Mapping[str, str], *, inactivity_s: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The events of a kind."""
+        """Yield the events of a kind."""
         yield self._lines(path)
 
     async def _lines(self, path: str) -> AsyncIterator[bytes]:

@@ -361,12 +361,12 @@ class Scene:
         self.replica.news.claim_gone(key, holder.metadata.uid)
 
     async def _come_back(self, number: int, mib: int) -> None:
-        """Another claim of the same name holds what the former one did."""
+        """Create another claim with the same name that holds what the former one held."""
         self._came_back[f"holder-{mib}-{number}"] += 1
         self.replica.news.claim_changed(self._holder(number, mib))
 
     def _free_a_device(self) -> None:
-        """A device becomes free; its claim is back when one pod was served and has ended."""
+        """Free a device; its claim comes back when one pod was served and has ended."""
         number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
         self._go(self._holder(number, LARGE_MIB))
         self._afterwards = lambda: self._serve(number)
@@ -441,7 +441,7 @@ class Scene:
 
 @asynccontextmanager
 async def serving(replica: Replica) -> AsyncIterator[tuple[Path, int]]:
-    """The extender with mutual TLS; the folder of the client's certificate, and the port."""
+    """Run the extender with mutual TLS; yield the folder of client certificates, and the port."""
     port = free_ports(1)[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -544,7 +544,7 @@ def keep_reviewing() -> None:
 
 
 def node_filters(nodes: int) -> dict[str, float]:
-    """Microseconds of CPU of a decision, mean, by how many distinct node filters its pods use."""
+    """Return mean µs of CPU per decision, by the number of distinct node filters in use."""
     ledger = Ledger(config=ClusterConfig())
     for node in range(nodes):
         name = f"node-{node:05d}"
@@ -575,7 +575,7 @@ def a_rule(number: int) -> NodeRules:
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """p50, p99, maximum, and of how many."""
+    """Return p50, p99, maximum and count."""
     return {"p50": at(times, 0.5), "p99": at(times, 0.99), "max": at(times, 1), "of": len(times)}
 
 

@@ -81,7 +81,7 @@ def refusal_of(kind: Kind, node: Node) -> BadInput | None:
 
 
 def check(world: World, node: Node) -> None:
-    """The node's devices are those of the registers that can be read, each register as a whole."""
+    """Check that each readable register has all of its devices on the node, and no others."""
     name = node.metadata.name
     for kind in KINDS:
         ready, refused = world.ready(kind, name), refusal_of(kind, node)

@@ -105,7 +105,7 @@ class World:
             self.lost = self.now
 
     def leader_works(self, steps: int, dies_after: int | None) -> None:
-        """Some rounds of a leader, which may end between any two writes."""
+        """Run a leader for some rounds; it may end between any two writes."""
         left = dies_after
         if not self.signs():
             self.lost = self.now

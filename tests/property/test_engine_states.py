@@ -154,7 +154,7 @@ class EngineStates(WorldStates):
     @precondition(lambda self: any(p["spec"].get("nodeName") for p in self._pods()))
     @rule(pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
     def filter_of_a_bound_pod(self, pick: int, nodes: set[str]) -> None:
-        """kube-scheduler took its Binding for failed: it asks with the version from before."""
+        """Call Filter for a bound pod that kube-scheduler thinks unbound, in its old version."""
         cache = self.world.operator.cache
         bound = [
             pod
@@ -244,7 +244,7 @@ class EngineStates(WorldStates):
 
     @rule()
     def another_operator_leads(self) -> None:
-        """Filter's answers were the former one's."""
+        """Let another operator lead; the Filter answers came from the former one."""
         super().another_operator_leads()
         self.offers.clear()
 
@@ -348,7 +348,7 @@ class AllComesBack(ComesBack, EngineStates):
         super().__init__(ChangingWorld(DEVICES))
 
     def no_device_is_over_capacity(self) -> None:
-        """Devices go, and claims vanish under what runs: those rules are not about that."""
+        """Not checked here: devices vanish, and claims vanish while their pods run."""
 
     nothing_is_freed_in_use = what_runs_is_held = no_device_is_over_capacity
     no_two_pods_run_on_one_claim = no_device_is_over_capacity

@@ -150,7 +150,7 @@ quotas = st.builds(
 
 @st.composite
 def nodes(draw: st.DrawFn) -> list[Card]:
-    """Up to four devices of at most two kinds, some of them in use."""
+    """Return up to four devices of at most two kinds, some of them in use."""
     kinds = draw(st.lists(cards, min_size=1, max_size=2))
     number = draw(st.integers(1, 4))
     return [replace(draw(st.sampled_from(kinds)), used=draw(uses)) for _ in range(number)]

@@ -50,7 +50,7 @@ class GateGroupStates(GateStates):
         return [pod for pod in self._pods() if _group(pod) == group]
 
     def _allocated(self) -> set[str]:
-        """UIDs of the pods with devices."""
+        """Return the UIDs of the pods with devices."""
         return {
             claim.status.reserved_for.pod_uid
             for claim in self.world.claims()
@@ -145,7 +145,7 @@ class GateGroupStates(GateStates):
 
     @rule(writes=st.integers(0, 12))
     def the_leader_is_killed(self, writes: int) -> None:
-        """After so many more writes; nothing else that it has decided reaches the API server."""
+        """Kill the leader after this many more writes; its other decisions are lost."""
         self.writes_left = writes
         self.all_goes_well()
         self.another_operator_leads()

@@ -105,7 +105,7 @@ class GateStates(WorldStates):
     @precondition(lambda self: self._lifted())
     @rule(pick=PICK, fits=st.booleans())
     def kube_scheduler_has_a_pod(self, pick: int, *, fits: bool) -> None:
-        """It binds the pod where its affinity allows that, or finds no room there."""
+        """Let kube-scheduler bind the pod where its affinity allows that, or find no room there."""
         pods = self._lifted()
         pod = copy.deepcopy(pods[pick % len(pods)])
         if fits:
@@ -200,7 +200,7 @@ class AllComesBack(ComesBack, GateStates):
         super().__init__(ChangingGateWorld(DEVICES))
 
     def no_device_is_over_capacity(self) -> None:
-        """Devices go, and claims vanish under what runs: those rules are not about that."""
+        """Not checked here: devices vanish, and claims vanish while their pods run."""
 
     nothing_is_freed_in_use = no_device_is_over_capacity
     a_pod_past_its_gate_has_its_devices_on_its_node = no_device_is_over_capacity

@@ -166,7 +166,7 @@ class GroupStates(EngineStates):
 
     @rule()
     def another_operator_leads(self) -> None:
-        """It knows the PodGroups from its own watch."""
+        """Let another operator lead; it knows the PodGroups from its own watch."""
         super().another_operator_leads()
         for group, least in self.least.items():
             self.world.operator.news.pod_group_changed(a_pod_group(group, least=least))
@@ -187,7 +187,7 @@ class GroupStates(EngineStates):
 
     @invariant()
     def a_try_is_never_written(self) -> None:
-        """A group without any Bind has no device; a Filter may be a simulation."""
+        """A group without any Bind has no device, because a Filter may be a simulation."""
         only_tried = self.least.keys() - self.asked
         uids = {pod["metadata"]["uid"] for group in only_tried for pod in self._of(group)}
         for claim in self.world.claims():

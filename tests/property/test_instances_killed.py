@@ -85,7 +85,7 @@ class Cuts(RuleBasedStateMachine):
         self.driver.cut(GPU_0, [])
 
     def teardown(self) -> None:
-        """When all claims are over, what is left is the administrator's."""
+        """Release all claims and check that only the administrator's instances are left."""
         self.live.clear()
         self.fate.left = 0
         self.run(self.instances.remove_all(self.checkpoint.state.claim_instances.values()))
@@ -93,7 +93,7 @@ class Cuts(RuleBasedStateMachine):
         assert self.checkpoint.state.claim_instances == {}
 
     def restart(self) -> None:
-        """An agent that knows nothing but what is on disk."""
+        """Start an agent that knows only what is on disk."""
         self.checkpoint = MortalCheckpoint(self.disk, self.fate)
         self.instances = Instances(
             self.driver, self.checkpoint, Inventory(self.driver, NvidiaConfig())
@@ -119,7 +119,7 @@ class Cuts(RuleBasedStateMachine):
         kill=st.integers(0, STEPS),
     )
     def start(self, claim: str, places: list[Any], number: int, kill: int) -> None:
-        """A container of a claim starts; one that has an allocation keeps it."""
+        """Start a container of a claim; one that has an allocation keeps it."""
         if claim not in self.live:
             devices = [
                 an_allocated_device(uuid=GPU_0).model_copy(
@@ -135,7 +135,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule(claim=st.sampled_from(CLAIMS), kill=st.integers(0, STEPS))
     def end(self, claim: str, kill: int) -> None:
-        """Its pod has ended."""
+        """End its pod."""
         if claim in self.live:
             _, allocation = self.live.pop(claim)
             self.fate.left = kill
@@ -143,7 +143,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule(kill=st.integers(0, STEPS))
     def sweep(self, kill: int) -> None:
-        """Claims that are gone are found without an event."""
+        """Find claims that are gone without an event."""
         self.fate.left = kill
         over = filter(self.is_over, self.checkpoint.state.claim_instances.values())
         self.run(self.instances.remove_all(list(over)))
@@ -166,7 +166,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule()
     def reboot(self) -> None:
-        """Instances do not survive it."""
+        """Reboot the machine, which instances do not survive."""
         self.driver.cut(GPU_0, [])
         self.foreign.clear()
         self.restart()

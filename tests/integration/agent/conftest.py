@@ -12,7 +12,7 @@ from vgpu_client.api import Api
 
 @pytest.fixture
 def server(agent_plane: AgentPlane) -> Server:
-    """The server's faults and writes."""
+    """The server, for its faults and writes."""
     return agent_plane.server
 
 

@@ -94,7 +94,7 @@ async def test_a_new_agent_knows_what_the_last_one_granted(api: Api, node: Agent
 
 @asynccontextmanager
 async def a_successor(node: AgentNode, api: Api) -> AsyncIterator[Agent]:
-    """Another agent on the node, as during an update, as soon as it could take over."""
+    """Start another agent on the node as soon as it can take over, as an update does."""
     successor = Agent(node.config, api, node.driver)
     running = asyncio.ensure_future(successor.run())
     try:

@@ -58,7 +58,7 @@ class OneDevice(dp_grpc.DevicePluginServicer):
 
 @asynccontextmanager
 async def another_plugin(node: AgentNode) -> AsyncIterator[None]:
-    """A plugin that registers our resource, as NVIDIA's does when it starts."""
+    """Start a plugin that registers our resource, as NVIDIA's does when it starts."""
     sockets = node.config.kubelet_socket.parent
     server = grpc.aio.server()
     dp_grpc.add_DevicePluginServicer_to_server(OneDevice(), server)

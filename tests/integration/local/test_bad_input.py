@@ -23,7 +23,7 @@ def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster
 
 @pytest.fixture
 def refused(cluster: LocalCluster) -> Iterator[Any]:
-    """Applies an object with kubectl; it must fail. Returns kubectl's message."""
+    """Apply an object with kubectl, check that it fails, and return kubectl's message."""
     kubectl = Kubectl.find(cluster.kubeconfig)
 
     def apply(obj: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 100}
 
 @pytest.fixture(scope="module")
 def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    """Nodes `one` and `two` with a T4 each; `small` on one of them, which all tests only read."""
+    """Nodes `one` and `two` with a T4 each, and pod `small`; all tests only read them."""
     nodes = [t4_node("one"), t4_node("two")]
     with whole_cluster(nodes, ClusterOptions(lease_s=4)) as cluster:
         with suppress(AlreadyExists):  # without it, agents keep no Leases
@@ -93,7 +93,7 @@ def scene(module_cluster: LocalCluster) -> dict[str, str]:
 
 @pytest.fixture
 def cluster(module_cluster: LocalCluster, scene: dict[str, str]) -> LocalCluster:
-    """The scene is read and not changed: nothing is emptied between tests."""
+    """The tests only read the scene, so nothing is emptied between them."""
     return module_cluster
 
 
@@ -539,7 +539,7 @@ def test_a_drained_node_is_free_and_takes_nothing_until_that_is_undone(
     assert text.endswith("done\n")
 
     def is_free() -> bool:
-        """The allocated amount of a device is written once a second."""
+        """True if it is free; its allocated amount is written only once a second."""
         devices = {row["NODE"]: row for row in rows(ask(cluster, "get", "devices"))}
         other = devices[scene["other"]]
         return (other["STATE"], other["MEMORY"]) == ("Cordoned", "0/16Gi")

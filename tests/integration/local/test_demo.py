@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A demo that stays up, and all that it printed until then."""
+    """A demo that stays up, and its output so far."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "vgpu_local.demo", "--keep"]
     running = subprocess.Popen(

@@ -103,7 +103,7 @@ def test_a_command_is_run_while_free_memory_is_of_no_use_to_those_who_wait(clust
     what = "of the free memory is on devices that are partly used"
 
     def prints(*lines: str) -> bool:
-        """The allocated amount of a device is written once a second."""
+        """True if the script prints these lines; allocated amounts are written once a second."""
         return run(cluster, "bash", script, "50", "echo", "scaled").stdout.splitlines() == [*lines]
 
     until(cluster, lambda: prints(f"0 claims wait; 0 % {what}"))

@@ -49,7 +49,7 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mixed(former: Path) -> Iterator[LocalCluster]:
-    """Operator `operator-0` and the agent of node `old` are of the former version."""
+    """A cluster whose `operator-0`, and the agent of node `old`, run the former version."""
 
     def spawn(
         command: Sequence[str],

@@ -294,7 +294,7 @@ def test_a_page_whose_account_may_not_list_volumes_names_them_until_it_may(
 
 
 def install_config(cluster: LocalCluster) -> None:
-    """The operator's ConfigMap, which commands read."""
+    """Install the operator's ConfigMap, which commands read."""
     key, _, value = PART_OF_LABEL.partition("=")
     metadata = {"name": "vgpu-config", "namespace": "default", "labels": {key: value}}
     data = {"config.yaml": json.dumps(CONFIG)}
@@ -346,7 +346,7 @@ def simulated(cluster: LocalCluster, file: Path, kubeconfig: Path | None = None)
 
 
 def refused(cluster: LocalCluster) -> tuple[str, str]:
-    """Reason and message of the only claim, if it is refused."""
+    """Return reason and message of the only claim if it is refused."""
     for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default"):
         for condition in claim.get("status", {}).get("conditions", []):
             if (condition["type"], condition["status"]) == ("Allocated", "False"):

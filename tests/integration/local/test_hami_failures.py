@@ -211,7 +211,7 @@ def test_row_19_a_pod_that_waits_goes_on_when_a_device_is_uncordoned(cluster: Lo
 
 
 def has_no_grant(cluster: LocalCluster, pod: str, container: str) -> bool:
-    """A container without a device may see the simulated driver; it has no device."""
+    """True if it has no device; it may still see the simulated driver."""
     return "VGPU_LIMIT_PAGE" not in cluster.exec(pod, ["env"], container=container).stdout
 
 

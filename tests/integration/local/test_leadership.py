@@ -258,7 +258,7 @@ def test_a_leader_cut_off_from_the_lease_alone_ends_before_another_decides(
 
 
 def configured(cluster: LocalCluster, name: str) -> None:
-    """A ConfigMap with a key that has no effect; a wrong one would be refused at once."""
+    """Create a ConfigMap with a key without effect; an invalid one would be refused at once."""
     metadata = {"name": name, "namespace": NAMESPACE}
     data = {"config.yaml": "nvidia: {libCudaLogLevel: 4}"}
     eventually(

@@ -36,7 +36,7 @@ def create(cluster: LocalCluster, name: str) -> None:
 
 
 def allocations(cluster: LocalCluster) -> dict[str, Any]:
-    """Allocation by the name of the pod that it is reserved for."""
+    """Return the allocations by the name of the pod they are reserved for."""
     return {
         claim["status"]["reservedFor"]["podName"]: claim["status"]["allocation"]
         for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default")

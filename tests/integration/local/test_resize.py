@@ -50,7 +50,7 @@ def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def uses(cluster: LocalCluster, name: str, memory: str | None = None, **request: Any) -> None:
-    """A claim in use by a running pod; both are called alike."""
+    """Create a claim used by a running pod; both have the same name."""
     create(cluster, a_claim(name, {"memory": memory} if memory else request))
     create(cluster, a_pod(name, a_container(), annotations={ANNOTATION_CLAIM: name}))
     running(cluster, name)
@@ -64,13 +64,13 @@ def ask(cluster: LocalCluster, name: str, memory: str | None = None, **request: 
 
 
 def resized(status: dict[str, Any]) -> tuple[str, str]:
-    """Status and reason of the condition; empty where it is not there."""
+    """Return status and reason of the condition; empty if there is none."""
     found = [c for c in status.get("conditions", []) if c["type"] == "Resized"]
     return (found[0]["status"], found[0]["reason"]) if found else ("", "")
 
 
 def page_of(cluster: LocalCluster, pod: str) -> Callable[[], int]:
-    """MiB on the limit page of a pod's container, read from the node's file."""
+    """Return the MiB on the limit page of a pod's container, read from the node's file."""
     path = Path(cluster.kubelets["one"].environment("default", pod, "main")["VGPU_LIMIT_PAGE"])
     # No device while a change of the page takes longer than a reader waits.
     return lambda: sum(limit.memory_bytes for limit in read_page(path).devices) >> 20

@@ -54,7 +54,7 @@ def applied(cluster: LocalCluster) -> Iterator[Any]:
 
 
 def devices(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """UUID, MiB and cores of each device in HAMi's record."""
+    """Return UUID, MiB and cores of each device in HAMi's record."""
     return record(pod["metadata"]["annotations"][HAMI_DEVICES_ALLOCATED])
 
 
@@ -176,7 +176,7 @@ def test_a_claim_of_ones_own_serves_the_pod_that_names_it(
 
 
 def pin(cluster: LocalCluster, name: str, node: str) -> None:
-    """A small pod on one node."""
+    """Create a small pod on one node."""
     label(cluster, node)
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
     create(cluster, a_pod(name, a_container(limits=limits), nodeSelector={"card": node}))

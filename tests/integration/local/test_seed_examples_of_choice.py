@@ -101,7 +101,7 @@ def annotate(cluster: LocalCluster, node: str, annotations: Mapping[str, str | N
 
 
 def place_of(cluster: LocalCluster, pod: str) -> tuple[str, list[str]]:
-    """Node and devices of a pod, once it runs, and the containers see those devices."""
+    """Return node and devices of a pod once it runs and its containers see those devices."""
     annotations = running(cluster, pod)["metadata"]["annotations"]
     uuids = [uuid for uuid, _, _ in record(annotations[HAMI_DEVICES_ALLOCATED])]
     shown = typed(cluster, f"kubectl exec {pod} -- nvidia-smi -L")
@@ -277,7 +277,7 @@ def test_example_8_gets_two_devices_of_one_numa_node(cluster: LocalCluster) -> N
 
 
 def take_one_of(cluster: LocalCluster, name: str, number: int) -> None:
-    """A pod on one device of the NUMA server."""
+    """Create a pod on one device of the NUMA server."""
     uuid = numa_server("a100-sxm").devices[number].uuid
     pin = {"nvidia.com/use-gpuuuid": uuid}
     create(cluster, a_pod(name, a_container(limits=SMALL), annotations=pin))

@@ -48,7 +48,7 @@ def kubectl_vgpu(cluster: LocalCluster, *arguments: str) -> subprocess.Completed
 
 
 def label_what_is_installed(cluster: LocalCluster) -> None:
-    """The stand-in's webhooks and kinds as manifests/ have them: with our label."""
+    """Label the stand-in's webhooks and kinds as manifests/ does."""
     labels = {"metadata": {"labels": {"app.kubernetes.io/part-of": "vgpu"}}}
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, CUSTOM_RESOURCE_DEFINITIONS):
         for found in cluster.run(cluster.api.list(resource)).items:
@@ -63,7 +63,7 @@ def a_user(cluster: LocalCluster) -> str:
 def grant_the_operators_account(cluster: LocalCluster) -> None:
     """Grant what the operator's role lets it write; in these tests it runs as another user.
 
-    The stand-in asks for no rights, and has no roles.
+    The stand-in checks no permissions and has no roles.
     """
     if os.environ.get("VGPU_TEST_CLUSTER") != "real":
         return

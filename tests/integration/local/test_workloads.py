@@ -91,7 +91,7 @@ def claims(cluster: LocalCluster) -> set[str]:
 
 
 def waits(cluster: LocalCluster, pod: dict[str, Any]) -> None:
-    """Until the pod has an event about missing room."""
+    """Wait until the pod has an event about missing room."""
 
     def is_told() -> bool:
         return any(

@@ -34,5 +34,5 @@ def kubernetes_version(request: pytest.FixtureRequest) -> MinorVersion:
 
 @pytest.fixture(scope="module")
 def pod_groups(kubernetes_version: MinorVersion) -> PodGroups:
-    """Kubernetes' own pod groups on each version in turn: see `vgpu_local.pod_groups`."""
+    """Kubernetes' own pod groups on each version in turn; see `vgpu_local.pod_groups`."""
     return BY_VERSION[kubernetes_version]

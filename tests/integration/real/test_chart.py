@@ -23,7 +23,7 @@ BUILD = ROOT / "tests" / "cluster" / "helm" / "build.sh"
 
 @pytest.fixture(scope="session")
 def helm() -> str:
-    """Helm, built from its Go module once."""
+    """Helm, built once from its Go module."""
     done = subprocess.run(["bash", str(BUILD)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -93,7 +93,7 @@ def test_nothing_is_left_of_a_run_that_is_interrupted(
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """Processes that it started, directly or not: pid and command line."""
+    """Return the processes that it started, directly or indirectly: pid and command line."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found = children.read_text().split()

@@ -53,7 +53,7 @@ def without_rights(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Path]:
-    """An administrator's kubeconfig of a cluster that nothing was installed on."""
+    """An administrator's kubeconfig of a cluster without the project."""
     with ControlPlane(Options()) as running:
         yield running.kubeconfig
 

@@ -85,7 +85,7 @@ async def callers(
 
 
 async def prepare(admin: Api) -> None:
-    """Nodes, a tenant, and no webhooks: no process would answer them here."""
+    """Create nodes and a tenant, without webhooks: no process would answer them here."""
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await admin.delete(resource, "vgpu")
     for node in (HERE, ELSEWHERE):
@@ -96,7 +96,7 @@ async def prepare(admin: Api) -> None:
 
 
 async def policies_in_force(admin: Api) -> None:
-    """The API server reads new policies with a delay."""
+    """Wait until the policies are in force; the API server reads new ones with a delay."""
     await admin.create(VGPU_CLAIMS, a_claim("early", {"memory": "1Gi"}))
     for _ in range(100):
         try:
@@ -278,7 +278,7 @@ async def bind(admin: Api, role: str) -> None:
 
 
 async def until_allowed(attempt: Callable[[], Awaitable[Object]]) -> None:
-    """The authorizer reads new bindings with a delay."""
+    """Wait until the request is allowed; the authorizer reads new bindings with a delay."""
     for _ in range(50):
         with contextlib.suppress(Forbidden):
             await attempt()

@@ -61,7 +61,7 @@ def delete(cluster: LocalCluster, resource: Resource, name: str) -> None:
 
 
 def create(cluster: LocalCluster, name: str, limits: dict[str, int], **spec: object) -> None:
-    """A pod with limits: `cpu`, or a resource of nvidia.com."""
+    """Create a pod with limits: `cpu`, or a resource of nvidia.com."""
     cluster.run(cluster.api.create(PODS, a_pod(name, of(limits), **spec)))
 
 
@@ -72,7 +72,7 @@ def of(limits: dict[str, int]) -> Object:
 
 
 def web(cluster: LocalCluster, cpus: int) -> None:
-    """A ReplicaSet of one pod without a GPU, which the cluster's own scheduler places."""
+    """Create a ReplicaSet of one pod without a GPU, which the cluster's own scheduler places."""
     labels = {"app": "web"}
     spec = a_pod("web", of({"cpu": cpus}), priorityClassName="low")["spec"]
     template = {"metadata": {"labels": labels}, "spec": spec}
@@ -107,7 +107,7 @@ def all_run(cluster: LocalCluster, *expected: str, limit: float = 60.0) -> dict[
 
 
 def nobody_is_ended(cluster: LocalCluster, there: dict[str, str], *waiting: str) -> None:
-    """These pods stay and those wait, which are nominated nowhere."""
+    """Check that these pods stay, and that those wait without being nominated."""
     until = time.monotonic() + WATCHED_S
     while time.monotonic() < until:
         assert running(cluster) == there

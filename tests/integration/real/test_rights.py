@@ -151,7 +151,7 @@ def gpu(name: str, mib: int = 2048, **spec: Any) -> Object:
 
 
 def two_nodes_with_a_device_in_common() -> list[GpuNode]:
-    """Copied machine images do that; the second agent must find out whose the device is."""
+    """Copied machine images can do that; the second agent must find out whose the device is."""
     one, two = t4_node("one", 2), t4_node("two", 1)
     return [one, replace(two, devices=(*two.devices, Device(device_uuid("one", 1), T4)))]
 

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Room for four pods of half a GPU each, and Volcano's scheduler beside ours."""
+    """A cluster with room for four pods of half a GPU each, and Volcano's scheduler beside ours."""
     folder = tmp_path_factory.mktemp("volcano")
     with real_cluster([t4_node("t4", 2)]) as cluster:
         for path in sorted((VOLCANO / "crds").glob("*.yaml")):

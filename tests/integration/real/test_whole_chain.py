@@ -39,7 +39,7 @@ def running_cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def whole(running_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """The cluster; afterwards it must be empty again, down to the agents' disks."""
+    """The cluster; afterwards it must be empty again, including the agents' disks."""
     yield running_cluster
     empty(running_cluster)
 
@@ -80,7 +80,7 @@ def running(cluster: LocalCluster, pod: str) -> dict[str, Any]:
 
 
 def devices(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """UUID, MiB and cores of each device in HAMi's record."""
+    """Return UUID, MiB and cores of each device in HAMi's record."""
     record = pod["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"]
     entries = record.replace(";", "").split(":")
     fields = [entry.split(",") for entry in entries if entry]
@@ -326,7 +326,7 @@ def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
 
 
 def create_patiently(cluster: LocalCluster, pod: dict[str, Any]) -> None:
-    """A webhook that cannot read what it must read refuses, and who creates tries again."""
+    """Create an object, and retry if a webhook refuses because it cannot read something yet."""
     deadline = time.monotonic() + 30
     while True:
         try:

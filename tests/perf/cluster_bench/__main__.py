@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def measure(nodes: int, load: Load, found: dict[str, Any]) -> None:
-    """Both loads on one control plane with so many nodes; figures go to `found` as they come."""
+    """Run both loads on one control plane with this many nodes; add figures to `found`."""
     found["started"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     found["load_average"] = os.getloadavg()
     with Stage(nodes) as stage:
@@ -116,7 +116,7 @@ def measure(nodes: int, load: Load, found: dict[str, Any]) -> None:
 
 
 def measure_gate(nodes: int, load: Load, found: dict[str, Any]) -> None:
-    """The pods with devices once more, on a control plane that asks no extender."""
+    """Run the pods with devices again, on a control plane that calls no extender."""
     with Stage(nodes) as stage:
         gate = found["gate"] = {}
         stage.ours(load, gate, overlay="gate")
@@ -134,7 +134,7 @@ def brief(found: dict[str, Any]) -> str:
 
 
 def say(what: str) -> None:
-    """A line for who waits."""
+    """Print a progress line for people who wait."""
     print(time.strftime("%H:%M:%S"), what, flush=True)
 
 

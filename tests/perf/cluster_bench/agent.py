@@ -124,10 +124,10 @@ class _Told:
         self._take(obj)
 
     def deleted(self, identity: ObjectIdentity) -> None:
-        """None is deleted while it is measured."""
+        """Do nothing: none is deleted while measuring."""
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
-        """Cannot be: nothing is decoded."""
+        """Never called, because nothing is decoded."""
         raise error
 
 

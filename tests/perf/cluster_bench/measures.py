@@ -24,7 +24,7 @@ _BUSY_FIELDS = 8
 
 
 def summarized(seconds: Sequence[float]) -> dict[str, float]:
-    """p50, p90, p99 and max of times, rounded to milliseconds; empty of none."""
+    """Return p50, p90, p99 and max of times in whole milliseconds; empty if there are none."""
     if not seconds:
         return {}
     ordered = sorted(seconds)
@@ -130,7 +130,7 @@ def used(pids: Mapping[str, int]) -> Used:
 
 
 def reset_peaks(pids: Mapping[str, int]) -> None:
-    """Begin to measure the largest memory of each process anew."""
+    """Start measuring the largest memory of each process anew."""
     for pid in pids.values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
@@ -146,7 +146,7 @@ def ended(pids: Mapping[str, int]) -> list[str]:
 
 
 def cpu_per_pod(before: Used, after: Used, pods: int) -> dict[str, float]:
-    """CPU milliseconds a pod of each process; `others` is what the rest of the machine used."""
+    """Return CPU milliseconds per pod of each process; `others` is the rest of the machine."""
     spent = {name: after.processes[name] - before.processes[name] for name in before.processes}
     spent["others"] = max(0.0, after.machine - before.machine - sum(spent.values()))
     return {name: round(1000 * seconds / pods, 2) for name, seconds in spent.items()}
@@ -160,7 +160,7 @@ def _state(pid: int) -> str:
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system time; the command before them may have spaces and parentheses in it."""
+    """Return user and system time; the command before them may contain spaces and parentheses."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 

@@ -187,7 +187,7 @@ class Stage(Started):
         }
 
     def _measure_claims(self, load: Load, pids: Mapping[str, int]) -> dict[str, Any]:
-        """Immediate claims at so many a second."""
+        """Create Immediate claims at this rate per second."""
         rate = load.claims_per_s
         profiles = load.profiles / "claims" if load.profiles else None
         count = round(rate * CLAIMS_S)
@@ -250,7 +250,7 @@ class Stage(Started):
         pids: Mapping[str, int],
         profiles: Path | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Carry a load out; returns its times, and what each process used meanwhile."""
+        """Run a load; return its times, and what each process used meanwhile."""
         pids = {**pids, "bench": os.getpid()}
         with self._child(module, *arguments) as process:
             _await_ready(process)
@@ -278,7 +278,7 @@ class Stage(Started):
 
     @contextlib.contextmanager
     def _child(self, module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A process of this package; it ends with the block, and with this process."""
+        """Start a process of this package; it ends with the block, and with this process."""
         process = subprocess.Popen(
             [
                 *(
@@ -302,7 +302,7 @@ class Stage(Started):
 
     @contextlib.contextmanager
     def _profiled(self, folder: Path | None) -> Iterator[None]:
-        """CPU profiles of the block, `PROGRAM.NUMBER.pprof`; the last outlasts it by seconds."""
+        """Take CPU profiles of the block, `PROGRAM.NUMBER.pprof`; the last ends seconds later."""
         if folder is None:
             yield
             return

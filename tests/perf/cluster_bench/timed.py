@@ -75,7 +75,7 @@ class TimedCreates:
         self._reflector = Reflector(api, resource, self, decode=lambda raw: raw, scope=scope)
 
     async def run(self, *, limit_s: float) -> Times:
-        """Carry it out; returns the times that are known when it ends."""
+        """Run it; return the times that are known when it ends."""
         background = Background()
         watching = asyncio.create_task(self._reflector.run())
         try:
@@ -126,10 +126,10 @@ class TimedCreates:
         self.added(obj)
 
     def deleted(self, identity: ObjectIdentity) -> None:
-        """None is deleted while it is measured."""
+        """Do nothing: none is deleted while measuring."""
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
-        """Cannot be: nothing is decoded."""
+        """Never called, because nothing is decoded."""
         raise error
 
     def _count(self) -> None:
@@ -141,5 +141,5 @@ class TimedCreates:
 
 
 def print_times(times: Times) -> None:
-    """The last line of the protocol."""
+    """Print the last line of the protocol."""
     print(json.dumps(asdict(times)), flush=True)

@@ -19,7 +19,7 @@ def a_device(memory_mib: int = 8192, cores: int = 30):
 
 
 def a_share(memory_mib: int = 8192, cores: int = 30, of_mib: int = 16_384):
-    """Return the resized amount of a request for a percentage."""
+    """Return an allocated device of a request for a percentage."""
     return an_allocated_device(request="main", memory_mib=memory_mib, cores=cores, of_mib=of_mib)
 
 

@@ -22,7 +22,7 @@ def restored() -> Iterator[None]:
 
 @pytest.fixture
 def leading(restored: None) -> None:
-    """A collector in the state right after the operator's start."""
+    """Configure the collector as the operator does when it starts."""
     garbage_collection.keep_passes_short()
 
 

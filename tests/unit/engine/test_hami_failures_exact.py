@@ -156,8 +156,8 @@ async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(
 async def test_row_22_a_quota_counts_what_is_given_in_whatever_words_it_was_asked_for(
     replica: Replica, limits: dict[str, int]
 ) -> None:
-    """There: of several devices one counts, percentages and whole devices nothing, and other words
-    than one vendor's are not seen."""
+    """HAMi: of several devices only one counts, percentages and whole devices count as nothing, and
+    only one vendor's resource names are known."""
     for index in (0, 1):
         replica.device(uuid=f"GPU-{index}", index=index)
     replica.news.quota_changed(a_quota(4095))

@@ -131,7 +131,7 @@ def test_of_the_devices_that_nodes_would_give_the_one_where_f_rises_least_is_giv
 
 
 def would_give(columns: Columns, demand: Demand, node: str) -> int | None:
-    """Return the device that a node would allocate by itself, counting if it uses counts."""
+    """Return the device that a node would allocate; for Fragmentation, found by counting."""
     request = demand.requests[0]
     number = columns.node_id(node)
     assert number is not None

@@ -137,7 +137,7 @@ def _three(kind: Kind) -> dict[str, Any]:
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """Return for each kind: random nodes, each with a sequence of random pods."""
+    """Yield for each kind random nodes, each with a sequence of random pods."""
     for kind in kinds():
         chance = random.Random(f"{SEEDS.get(kind.name, SEED)} {kind.name}")
         for number in range(int(os.environ.get("CASES", CASES_A_KIND))):
@@ -448,7 +448,7 @@ def _container(
 
 
 def _part(kind: Kind, chance: random.Random) -> dict[str, str]:
-    """Return a part by its size or by its amounts, or both, of which the size counts."""
+    """Return the limits for a part: its size, its amounts, or both (then the size counts)."""
     assert kind.memory is not None
     assert kind.cores is not None
     limits: dict[str, str] = {}
