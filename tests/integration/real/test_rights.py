@@ -7,6 +7,7 @@ grant without need is a right too many.
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -138,6 +139,7 @@ def refused(events: Sequence[Object]) -> list[str]:
 BY_CHANCE = (
     # Where the API server serves PodGroups; the one of this test does not.
     Right(user(OPERATOR), "watch", "scheduling.k8s.io", "podgroups"),
+    Right(user(WEB), "watch", "scheduling.k8s.io", "podgroups"),
     # After a conflict, where an agent was faster to write a claim.
     Right(user(OPERATOR), "get", "vgpu.dev", "vgpuclaims"),
     # When the reason of an event is given again, in other words, and some seconds later.
@@ -344,6 +346,9 @@ def a_visitor_of_the_page_sees_what_he_may_see(cluster: InstalledCluster) -> Non
     assert (status, fleet["devices"]["nodes"]) == (200, 2)
     status, fleet = page.get("/api/v1/fleet", cluster.token(SCHEDULER))
     assert (status, fleet["devices"]) == (200, None)
+    asked = gpu("asked", priorityClassName="high")
+    status, answer = page.get("/api/v1/what-if", cluster.token(OPERATOR), body=json.dumps(asked))
+    assert status == 200, answer
 
 
 def everything_goes(cluster: InstalledCluster) -> None:

@@ -33,7 +33,7 @@ _OFFSET = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ChosenPlaces:
     """The places that have been chosen for other pods of the preemptor's group.
 
     Attributes:
@@ -44,13 +44,13 @@ class Given:
     shares: Mapping[int, tuple[Share, ...]] = field(default_factory=dict)
     victims: tuple[Victim, ...] = ()
 
-    def plus(self, choice: Choice) -> Given:
+    def plus(self, choice: Choice) -> ChosenPlaces:
         """Return this with one more choice."""
         there = (*self.shares.get(choice.number, ()), *choice.shares)
-        return Given({**self.shares, choice.number: there}, (*self.victims, *choice.victims))
+        return ChosenPlaces({**self.shares, choice.number: there}, (*self.victims, *choice.victims))
 
 
-NOTHING_GIVEN = Given()
+NO_PLACES = ChosenPlaces()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Preemptor:
     pod: GPUPod
     demand: Demand
     nodes: NodeFilter
-    given: Given = NOTHING_GIVEN
+    given: ChosenPlaces = NO_PLACES
 
 
 Cost: TypeAlias = tuple[int, int, int]
@@ -192,8 +192,8 @@ def anywhere(state: State, preemptor: Preemptor) -> Choice | None:
 
 
 def plus_all(
-    state: State, preemptors: Sequence[Preemptor], node: str, given: Given
-) -> Given | None:
+    state: State, preemptors: Sequence[Preemptor], node: str, given: ChosenPlaces
+) -> ChosenPlaces | None:
     """Return what is given once all of these have a place on one node, too; None if one has none.
 
     Nobody is evicted for it but the victims that are given.

@@ -60,7 +60,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Vacancy:
     """The devices that are made free for one claim.
 
     Attributes:
@@ -95,7 +95,7 @@ class OpenPreemption:
 
     name: str
     priority: int
-    rooms: tuple[Room, ...]
+    rooms: tuple[Vacancy, ...]
     group: GroupKey | None
     pods: Mapping[str, GPUPod]
     protected: frozenset[str]

@@ -29,7 +29,7 @@ from vgpu_operator.engine.preemption.open_preemptions import (
     Kind,
     OpenPreemption,
     Result,
-    Room,
+    Vacancy,
     Victim,
 )
 from vgpu_operator.engine.preemption.together import (
@@ -208,7 +208,7 @@ def _opened(placed: Sequence[Placed], group: GroupKey | None, state: State) -> O
         name=f"pod {name}" if group is None else f"group {group.namespace}/{group.name}",
         priority=first.priority,
         rooms=tuple(
-            Room(each.preemptor.pod.claim, each.preemptor.pod.uid, each.choice.node)
+            Vacancy(each.preemptor.pod.claim, each.preemptor.pod.uid, each.choice.node)
             for each in placed
         ),
         group=group,

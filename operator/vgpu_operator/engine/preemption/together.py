@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.preemption.choose import (
-    NOTHING_GIVEN,
+    NO_PLACES,
     Choice,
-    Given,
+    ChosenPlaces,
     Preemptor,
     anywhere,
     on_node,
@@ -61,7 +61,7 @@ def kind_of(state: State, pod: GPUPod) -> EquivalenceClass | None:
     return None if isinstance(spec, Refusal) else class_of(state, pod, spec)
 
 
-def preemptor_of(state: State, pod: GPUPod, given: Given = NOTHING_GIVEN) -> Preemptor | None:
+def preemptor_of(state: State, pod: GPUPod, given: ChosenPlaces = NO_PLACES) -> Preemptor | None:
     """Return a waiting pod as a preemptor; None if it cannot be placed at all."""
     kind = kind_of(state, pod)
     return None if kind is None else Preemptor(pod, kind.request, nodes_for(kind, state), given)
@@ -94,7 +94,7 @@ def search_together(
     """
     waiting, needed = without_devices(state, group), enough(state, group)
     placed: list[Placed] = []
-    given = NOTHING_GIVEN
+    given = NO_PLACES
     for number, pod in enumerate(waiting, start=1):
         preemptor = preemptor_of(state, pod, given)
         choice = None if preemptor is None else anywhere(state, preemptor)
@@ -119,7 +119,7 @@ def choose_again(
     Devices may have become free since the search began.
     """
     again: list[Placed] = []
-    given = NOTHING_GIVEN
+    given = NO_PLACES
     for each in placed:
         pod = state.cache.pod(each.preemptor.pod.uid)
         preemptor = None if pod is None else preemptor_of(state, pod, given)
@@ -152,7 +152,7 @@ def _may_all_go(state: State, placed: Sequence[Placed]) -> bool:
 
 
 def _fit_without_victims(state: State, placed: Sequence[Placed]) -> bool:
-    given = Given(victims=victims_of(placed))
+    given = ChosenPlaces(victims=victims_of(placed))
     for node in sorted({each.choice.node for each in placed}):
         there = [each.preemptor for each in placed if each.choice.node == node]
         more = plus_all(state, there, node, given)
@@ -184,5 +184,5 @@ def _fit_beside_each_other(state: State, placed: Sequence[Placed]) -> bool:
             stop_expecting(state, pod)
 
 
-def _devices(given: Given) -> int:
+def _devices(given: ChosenPlaces) -> int:
     return len({share.device for there in given.shares.values() for share in there})
