@@ -387,6 +387,22 @@ async def test_both_sides_are_told() -> None:
         )
 
 
+async def test_a_pod_of_a_group_gets_what_others_made_way_for_before_older_pods_of_it() -> None:
+    """A pod of a group without a minimum preempts alone, and the devices are kept for it alone."""
+    town = await two_nodes(10)
+    town.replica.news.pod_group_changed(a_pod_group("g"))
+    older = town.waits("g-0", MIB, group="g").to_wire()
+    older["spec"]["preemptionPolicy"] = "Never"
+    older["metadata"]["resourceVersion"] = "50"
+    town.replica.offer(Pod.model_validate(older))
+    town.waits("g-1", MIB, group="g")
+    low = running(town, "low-0")
+    assert await town.evicted() == ["low-0"]
+    await town.ends(*low)
+    await town.evicted(1.0)
+    assert [name for verb, name in town.replica.api.log if verb == "merge"] == ["g-1"]
+
+
 # Behind our gate.
 
 

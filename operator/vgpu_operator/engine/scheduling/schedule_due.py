@@ -136,7 +136,7 @@ def _schedule_class(
         if _is_too_early(waiter, state):
             look.passed.append(of_kind.pop())
             continue
-        plan = _find(waiter, look.changed, state)
+        plan = _find_first(waiter, of_kind, look.changed, state)
         if plan is None:
             break
         if (group := of_kind.kind.group) is not None:
@@ -166,6 +166,16 @@ def _serve_group(
     return (yield from start(state, group))
 
 
+def _find_first(
+    waiter: Waiter, of_kind: WaitClass, changed: frozenset[int] | None, state: State
+) -> Plan | None:
+    """Return a plan for the head of a class, or for any pod of a group that it stands for."""
+    plan = _find(waiter, changed, state)
+    if plan is None and of_kind.kind.group is not None:
+        return next((each for _, each in _earmarked(of_kind, changed, state)), None)
+    return plan
+
+
 def _is_too_early(waiter: Waiter, state: State) -> bool:
     """Return True if it is too early to try a waiter again."""
     return (
@@ -178,9 +188,17 @@ def _is_too_early(waiter: Waiter, state: State) -> bool:
 def _serve_earmarked(
     of_kind: WaitClass, changed: frozenset[int] | None, state: State
 ) -> Iterator[Effect]:
-    """Serve waiters behind the head that have an earmark: their devices are kept from the head."""
+    """Serve waiters behind the head that have an earmark."""
     if of_kind.kind.group is not None:
         return  # a group is served as a whole or not at all
+    for waiter, plan in _earmarked(of_kind, changed, state):
+        yield from _serve(waiter, of_kind, plan, state)
+
+
+def _earmarked(
+    of_kind: WaitClass, changed: frozenset[int] | None, state: State
+) -> Iterator[tuple[Waiter, Plan]]:
+    """Yield the waiters behind the head that fit where an earmark keeps devices from the head."""
     for earmark in state.earmarks:
         waiter = of_kind.waiters.get(earmark.key)
         if waiter is None or waiter is of_kind.head():
@@ -189,7 +207,7 @@ def _serve_earmarked(
             continue
         plan = _find(waiter, frozenset({earmark.number}), state)
         if plan is not None:
-            yield from _serve(waiter, of_kind, plan, state)
+            yield waiter, plan
 
 
 def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan | None:
