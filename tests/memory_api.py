@@ -39,20 +39,25 @@ class MemoryApi:
         self._gone: set[str] = set()  # UIDs, which no later object has
         self._ids = itertools.count(1)
 
+    @staticmethod
+    def copied(obj: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of an object."""
+        return copy.deepcopy(obj)
+
     def new_id(self) -> str:
         """Return a UUID that no other caller on this API server gets, and the same in every run."""
         return str(uuid.UUID(int=next(self._ids)))
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
         """Store an object as it is, with a new resourceVersion."""
-        stored = copy.deepcopy(dict(obj))
+        stored = self.copied(dict(obj))
         self._version += 1
         metadata = stored["metadata"]
         metadata["resourceVersion"] = str(self._version)
         uid = f"uid-of-{metadata['name']}"
         metadata.setdefault("uid", uid if uid not in self._gone else f"{uid}-{self._version}")
         self.objects[(resource.plural, metadata.get("namespace", ""), metadata["name"])] = stored
-        return copy.deepcopy(stored)
+        return self.copied(stored)
 
     def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
         """Remove an object, finalizers or not."""
@@ -68,7 +73,7 @@ class MemoryApi:
     ) -> dict[str, Any]:
         """Read an object."""
         self._fail(self.before, "get", name)
-        return copy.deepcopy(self._find(resource, name, namespace))
+        return self.copied(self._find(resource, name, namespace))
 
     async def current_version(self, resource: Resource) -> int:
         """Return the version of the newest object."""
@@ -155,7 +160,7 @@ class MemoryApi:
                 metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
                 return self.put(resource, found)
             self.vanish(resource, name, namespace=namespace or "")
-            return copy.deepcopy(found)
+            return self.copied(found)
 
     async def merge_patch(
         self,
@@ -169,7 +174,7 @@ class MemoryApi:
     ) -> dict[str, Any]:
         """Merge changes into an object (RFC 7386); another UID is a conflict."""
         async with self._write(f"merge {subresource}" if subresource else "merge", name):
-            found = copy.deepcopy(self._find(resource, name, namespace))
+            found = self.copied(self._find(resource, name, namespace))
             uid = found["metadata"]["uid"]
             if changes.get("metadata", {}).get("uid", uid) != uid:
                 raise Conflict("another object", status=409, reason="Conflict")
@@ -180,7 +185,7 @@ class MemoryApi:
         await self.gate.wait()
         self._fail(self.before, "apply", obj["metadata"]["name"])
         self._version += 1
-        noted = copy.deepcopy(dict(obj))
+        noted = self.copied(dict(obj))
         noted["metadata"]["resourceVersion"] = str(self._version)
         self.applied.append(noted)
         return noted

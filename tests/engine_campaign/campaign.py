@@ -12,10 +12,13 @@ from virtual_time import VirtualLoop
 
 from .judge import Finding
 from .machines import DEVICES
-from .steps import Step, plan, play
+from .steps import APPS, GROUPS, Step, plan, play
 from .world import World
 
 STEPS = 150
+CALM_STEPS = 30
+CALM_AFTER_S = 100.0
+"""Seconds after the last fault in which all that was put off ends."""
 REST_S = 420.0
 """More than an Immediate claim keeps devices that can serve no pod (300 s)."""
 EMPTY_S = 120.0
@@ -42,7 +45,7 @@ class Verdict:
 
 def run(seed: int, steps: Sequence[Step] | None = None) -> Verdict:
     """Play a seed's steps, or these in its world."""
-    steps = plan(seed, STEPS) if steps is None else steps
+    steps = plan(seed, STEPS, CALM_STEPS) if steps is None else steps
     random.seed(seed)  # of the parts that are given no generator
     loop = VirtualLoop()
     broken: list[str] = []
@@ -62,11 +65,13 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
         for work in (world.lead(), world.scheduler.schedule(), world.machines.work())
     ]
     await asyncio.sleep(2.0)
-    for step in steps:
-        await asyncio.sleep(step.after_s)
-        play(step, world)
-    await _rest(world)
+    await _play([step for step in steps if not step.is_calm], world)
+    await _end_faults(world)
+    await _play([step for step in steps if step.is_calm], world)
+    world.note("rest")
+    await asyncio.sleep(REST_S)
     world.judge.at_rest(world.now)
+    world.judge.calm_since = float("inf")  # what ends now makes way for nobody
     await _empty(world)
     world.judge.emptied(world.now)
     world.machines.pods_exit = False
@@ -81,26 +86,38 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
     return world
 
 
-async def _rest(world: World) -> None:
-    """End all faults, and bring everything back."""
-    world.note("rest")
-    world.scheduler.asks_about_all = True
+async def _play(steps: Sequence[Step], world: World) -> None:
+    for step in steps:
+        await asyncio.sleep(step.after_s)
+        play(step, world)
+
+
+async def _end_faults(world: World) -> None:
+    """All faults end, and everything is there."""
+    world.note("calm")
+    world.scheduler.is_calm = world.machines.are_prompt = True
+    world.kill_at = ""
     faults = world.faults
     faults.refused = faults.lost = faults.busy = faults.unread = 0
     faults.slow_until = faults.cut_until = world.now
-    await asyncio.sleep(100.0)  # what steps have put off
+    await asyncio.sleep(CALM_AFTER_S)
     for name, machine in world.machines.of.items():
         machine.hidden.clear()
         machine.ill.clear()
         if machine.gone_since is not None or not machine.is_up:
             world.machines.register(name)
-    await asyncio.sleep(REST_S)
+    await asyncio.sleep(CALM_AFTER_S)
+    world.judge.calm_since = world.now
 
 
 async def _empty(world: World) -> None:
     """Let every user delete everything."""
     world.note("empty")
     world.set_quota(None)
+    for app in APPS:
+        world.set_budget(app, None)
+    for group in GROUPS:
+        world.delete_group(group)
     for pod in world.server.all(PODS):
         world.delete_pod(pod["metadata"]["name"])
     for claim in world.server.claims():

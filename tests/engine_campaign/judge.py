@@ -9,16 +9,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from oracle import Amounts, ByDevice, moments, needed_by, total_of
-from vgpu_api.core import Container, Node, Pod
-from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
+from vgpu_api.core import Container, Node, Pod, PodDisruptionBudget, PodGroup
+from vgpu_api.names import ANNOTATION_CLAIM, FINALIZER_IN_USE
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    RESOURCE_QUOTAS,
+    VGPU_CLAIMS,
+)
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, GPUDevice, VGPUClaim
+
+from .gangs import Gangs
+from .making_way import Limits, MakingWay
 
 ALL_CORES = 100
 QUOTA = "limits.nvidia.com/gpumem"
@@ -73,37 +83,60 @@ class Judge:
     """Checks the invariants whenever it is told of a change.
 
     Attributes:
+        limits: The configured limits of preemption.
+        has_filters: True in mode Extender.
         findings: The violations found.
         runs: What runs, by the pod's UID.
+        pods: Each pod by UID, as it was last.
+        there: UIDs of the pods that are there.
+        claims: Those that are there, by UID.
+        needs: What each claim needs, by its UID.
+        calm_since: Since when there are no faults; infinite while there are.
+        making_way: Judges who makes way for whom.
+        gangs: Judges pods that start together.
     """
 
+    limits: Limits = field(default_factory=Limits)
+    has_filters: bool = True
     findings: list[Finding] = field(default_factory=list)
     runs: dict[str, Runs] = field(default_factory=dict)
     _devices: dict[str, GPUDevice] = field(default_factory=dict)  # by UUID; also those that went
     _published: dict[str, str] = field(default_factory=dict)  # object's name → UUID, those there
     _nodes: dict[str, Node] = field(default_factory=dict)
-    _pods: dict[str, Pod] = field(default_factory=dict)  # by UID, as each was last
-    _there: set[str] = field(default_factory=set)  # UIDs of pods
-    _claims: dict[str, VGPUClaim] = field(default_factory=dict)  # by UID
-    _needs: dict[str, ByDevice] = field(default_factory=dict)  # claim's UID → what it needs
+    pods: dict[str, Pod] = field(default_factory=dict)
+    there: set[str] = field(default_factory=set)
+    claims: dict[str, VGPUClaim] = field(default_factory=dict)
+    needs: dict[str, ByDevice] = field(default_factory=dict)
     _quotas: list[tuple[int, int | None]] = field(default_factory=list)  # version, MiB
     _told: defaultdict[str, list[tuple[float, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    _now: float = 0.0
+    _budgets: dict[str, tuple[PodDisruptionBudget, float]] = field(default_factory=dict)
+    now: float = 0.0
+    calm_since: float = float("inf")
+    making_way: MakingWay = field(init=False)
+    gangs: Gangs = field(init=False)
     _restored_at: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self.making_way = MakingWay(self, self.limits)
+        self.gangs = Gangs(self, self.has_filters)
 
     # What it is told.
 
     def wrote(self, write: Write) -> None:
-        """Note that an object has changed."""
-        self._now = write.at
+        """An object has changed."""
+        self.now = write.at
         gone = write.type == "DELETED"
         match write.plural:
             case GPU_DEVICES.plural:
-                self._device(GPUDevice.model_validate(write.obj), gone=gone)
+                device = GPUDevice.model_validate(write.obj)
+                if write.by == "world":
+                    self.making_way.node_changed(device.spec.node_name)
+                self._device(device, gone=gone)
             case NODES.plural:
                 node = Node.model_validate(write.obj)
+                self.making_way.node_changed(node.metadata.name)
                 self._nodes.pop(node.metadata.name, None)
                 if not gone:
                     self._nodes[node.metadata.name] = node
@@ -115,6 +148,15 @@ class Judge:
                 self._pod(Pod.model_validate(write.obj), gone=gone, by=write.by)
             case VGPU_CLAIMS.plural:
                 self._claim(VGPUClaim.read(dict(write.obj)), gone=gone, by=write.by)
+            case POD_DISRUPTION_BUDGETS.plural:
+                self._budget(PodDisruptionBudget.model_validate(write.obj), gone=gone)
+            case "podgroups":
+                self.gangs.group(PodGroup.model_validate(write.obj), gone=gone)
+
+    def tick(self, at: float) -> None:
+        """Check what depends on time."""
+        self.now = at
+        self.gangs.look()
 
     def told(self, who: str, plural: str, version: int, at: float) -> None:
         """Note that a replica has been told of a kind up to this version."""
@@ -132,24 +174,30 @@ class Judge:
     def restored(
         self, objects: Sequence[tuple[str, Mapping[str, Any]]], version: int, at: float
     ) -> None:
-        """Note that an older state of the API server's data was restored, with its version."""
-        self._restored_at = at
-        self._claims.clear()
-        self._needs.clear()
-        self._there.clear()
+        """An older state of the API server's data is there, and this is its version."""
+        self._restored_at = self.now = at
+        self.making_way.restored()
+        self.gangs.restored()
+        self.claims.clear()
+        self.needs.clear()
+        self.there.clear()
         self._nodes.clear()
         self._published.clear()
         self._quotas.append((version, None))
         for plural, obj in objects:
             if plural == PODS.plural:
-                self._pods[obj["metadata"]["uid"]] = Pod.model_validate(obj)
-                self._there.add(obj["metadata"]["uid"])
+                self.pods[obj["metadata"]["uid"]] = Pod.model_validate(obj)
+                self.there.add(obj["metadata"]["uid"])
             elif plural == NODES.plural:
                 self._nodes[obj["metadata"]["name"]] = Node.model_validate(obj)
             elif plural == GPU_DEVICES.plural:
                 self._device(GPUDevice.model_validate(obj), gone=False)
             elif plural == RESOURCE_QUOTAS.plural:
                 self._quotas[-1] = version, int(obj["spec"]["hard"][QUOTA])
+            elif plural == POD_DISRUPTION_BUDGETS.plural:
+                self._budget(PodDisruptionBudget.model_validate(obj), gone=False)
+            elif plural == "podgroups":
+                self.gangs.group(PodGroup.model_validate(obj), gone=False)
         for plural, obj in objects:
             if plural == VGPU_CLAIMS.plural:
                 self._keep(VGPUClaim.read(dict(obj)))
@@ -170,58 +218,62 @@ class Judge:
 
     def _pod(self, pod: Pod, *, gone: bool, by: str) -> None:
         uid = pod.metadata.uid
-        before = self._pods.get(uid)
-        self._pods[uid] = pod
-        (self._there.discard if gone else self._there.add)(uid)
-        if gone or by == "world" or not pod.is_bound or (before is not None and before.is_bound):
+        before = self.pods.get(uid)
+        self.pods[uid] = pod
+        (self.there.discard if gone else self.there.add)(uid)
+        self.making_way.pod(pod, gone=gone)
+        self.gangs.pod(pod, gone=gone, by=by)
+        node = node_of(pod)
+        if gone or by == "world" or not node or (before is not None and node_of(before)):
             return
-        nodes = {each.node_name for _, each in self._allocations_of(uid)}
-        if _asking(pod) and pod.spec.node_name not in nodes and not self._may_be_unaware:
+        nodes = {each.node_name for _, each in self.allocations_of(uid)}
+        if _asking(pod) and node not in nodes and not self.may_be_unaware:
             had = ", ".join(sorted(nodes)) or "no node"
-            self._broken("bound", f"{_name(pod)} to {pod.spec.node_name}, its devices on {had}")
+            self.broken("bound", f"{_name(pod)} to {node}, its devices on {had}")
 
     def _claim(self, claim: VGPUClaim, *, gone: bool, by: str) -> None:
         uid = claim.metadata.uid
-        before, needed = self._claims.pop(uid, None), self._needs.pop(uid, {})
+        before, needed = self.claims.pop(uid, None), self.needs.pop(uid, {})
         if not gone:
             self._keep(claim)
             self._is_granted_rightly(claim, needed, by)
+            reserved = claim.status.reserved_for
+            self.making_way.claim(claim, by)
+            self.gangs.claim(claim, None if reserved is None else self.pods.get(reserved.pod_uid))
         self._is_kept_while_it_runs(claim, before)
         if before is not None:
             self._is_kept_while_bound(before, None if gone else claim)
 
     def _keep(self, claim: VGPUClaim) -> None:
         reserved = claim.status.reserved_for
-        pod = None if reserved is None else self._pods.get(reserved.pod_uid)
-        self._claims[claim.metadata.uid] = claim
-        self._needs[claim.metadata.uid] = needed_by(claim, pod)
+        pod = None if reserved is None else self.pods.get(reserved.pod_uid)
+        self.claims[claim.metadata.uid] = claim
+        self.needs[claim.metadata.uid] = needed_by(claim, pod)
 
     def _is_granted_rightly(self, claim: VGPUClaim, before: ByDevice, by: str) -> None:
-        """Check room, compute and quota if the claim has more than before."""
-        name, needs = claim.metadata.name, self._needs[claim.metadata.uid]
+        """Room, compute and quota, where the claim has more than before."""
+        name, needs = claim.metadata.name, self.needs[claim.metadata.uid]
         more = {
             uuid: amounts
             for uuid, amounts in needs.items()
             if not amounts.is_within(before.get(uuid, Amounts()))
         }
-        if not more or self._may_be_unaware:
+        if not more or self.may_be_unaware:
             return
         if FINALIZER_IN_USE not in claim.metadata.finalizers:
-            self._broken("finalizer", f"{name} is allocated without it")
-        total = total_of(self._needs.values())
+            self.broken("finalizer", f"{name} is allocated without it")
+        total = total_of(self.needs.values())
         for uuid in more:
             limit = self._limit(uuid)
             if not total[uuid].is_within(limit):
-                self._broken("capacity", f"{uuid} has {limit}, {total[uuid]} with {name}")
+                self.broken("capacity", f"{uuid} has {limit}, {total[uuid]} with {name}")
             if others := self._shared_though_alone(uuid):
-                self._broken("exclusive", f"{uuid} by {others}")
-        memory = {
-            uid: sum(each.memory_mib for each in n.values()) for uid, n in self._needs.items()
-        }
+                self.broken("exclusive", f"{uuid} by {others}")
+        memory = {uid: sum(each.memory_mib for each in n.values()) for uid, n in self.needs.items()}
         if memory[claim.metadata.uid] > sum(each.memory_mib for each in before.values()):
             used, most = sum(memory.values()), self._quota_at(by, claim)
             if most is not None and used > most:
-                self._broken("quota", f"{used} of {most} MiB with {name}")
+                self.broken("quota", f"{used} of {most} MiB with {name}")
 
     def _limit(self, uuid: str) -> Amounts:
         device = self._devices.get(uuid)
@@ -233,7 +285,7 @@ class Judge:
     def _shared_though_alone(self, uuid: str) -> str:
         """Return the claims on a device if one of several has all of its compute."""
         holders, alone = [], False
-        for claim in self._claims.values():
+        for claim in self.claims.values():
             parts = [
                 device
                 for device in (claim.status.allocation or Allocation()).devices
@@ -247,38 +299,65 @@ class Judge:
     def _quota_at(self, by: str, claim: VGPUClaim) -> int | None:
         """Return the largest limit since the version that the writer knew; None: no limit."""
         told = self._told[by]
-        decided = self._now - 30.0  # a growth: it has no time of its own
+        decided = self.now - 30.0  # a growth: it has no time of its own
         allocation = claim.status.allocation
         if allocation is not None and allocation.allocated_time and claim.metadata.generation < 2:
-            stamp = datetime.fromisoformat(str(allocation.allocated_time))
-            decided = min(self._now, stamp.timestamp() - _UNIX_AT_0)
+            decided = self.decided_at(allocation)
         index = bisect_right(told, decided, key=lambda each: each[0])
         version = told[index - 1][1] if index else 0
         known = [hard for at, hard in self._quotas if at <= version][-1:] or [None]
         limits = known + [hard for at, hard in self._quotas if at > version]
         return None if None in limits else max(hard for hard in limits if hard is not None)
 
+    def decided_at(self, allocation: Allocation) -> float:
+        """Return when the devices were chosen."""
+        if not allocation.allocated_time:
+            return self.now
+        stamp = datetime.fromisoformat(str(allocation.allocated_time))
+        return min(self.now, stamp.timestamp() - _UNIX_AT_0)
+
+    def _budget(self, budget: PodDisruptionBudget, *, gone: bool) -> None:
+        name, allowed = budget.metadata.name, budget.status.disruptions_allowed
+        before = self._budgets.pop(name, None)
+        if not gone:
+            is_same = before is not None and before[0].status.disruptions_allowed == allowed
+            since = before[1] if before is not None and is_same else self.now
+            self._budgets[name] = budget, since
+
+    def is_protected(self, pod: Pod, for_s: float) -> bool:
+        """Return True if a budget has allowed no disruption of the pod for so many seconds.
+
+        With an infinite time: if a budget may protect the pod at any moment.
+        """
+        for budget, since in self._budgets.values():
+            wanted = (budget.spec.selector or {}).get("matchLabels", {})
+            if wanted.items() <= pod.metadata.labels.items():
+                is_used_up = budget.status.disruptions_allowed < 1 and self.now - since > for_s
+                if is_used_up or for_s == float("inf"):
+                    return True
+        return False
+
     def _is_kept_while_it_runs(self, claim: VGPUClaim, before: VGPUClaim | None) -> None:
         """Check that devices which containers may use are held, even if their pod is gone.
 
         If the node on which the devices were allocated is gone as well, nobody can know of them.
         """
-        now = self._claims[claim.metadata.uid].status.allocation if self._is_there(claim) else None
+        now = self.claims[claim.metadata.uid].status.allocation if self._is_there(claim) else None
         for pod_uid, runs in list(self.runs.items()):
             if runs.claim_uid != claim.metadata.uid:
                 continue
-            pod = self._pods[pod_uid]
-            if pod_uid not in self._there and before is not None and self._lost_its_node(before):
+            pod = self.pods[pod_uid]
+            if pod_uid not in self.there and before is not None and self._lost_its_node(before):
                 del self.runs[pod_uid]
             elif now is None or (now.id, now.node_name) != (runs.allocation_id, pod.spec.node_name):
                 has = "nothing" if now is None else f"{now.id} on {now.node_name}"
-                self._broken("in use", f"{claim.metadata.name} has {has} while {_name(pod)} runs")
+                self.broken("in use", f"{claim.metadata.name} has {has} while {_name(pod)} runs")
             elif lacks := [part for part in runs.devices if not _is_covered(part, now.devices)]:
                 text = ", ".join(f"{part.memory} of {part.uuid}" for part in lacks)
-                self._broken("in use", f"{claim.metadata.name} lacks {text} that {_name(pod)} uses")
+                self.broken("in use", f"{claim.metadata.name} lacks {text} that {_name(pod)} uses")
 
     def _is_there(self, claim: VGPUClaim) -> bool:
-        return claim.metadata.uid in self._claims
+        return claim.metadata.uid in self.claims
 
     def _lost_its_node(self, claim: VGPUClaim) -> bool:
         allocation = claim.status.allocation
@@ -288,80 +367,88 @@ class Judge:
     def _is_kept_while_bound(self, before: VGPUClaim, after: VGPUClaim | None) -> None:
         """Check that a bound pod's devices stay: it may start at any moment with an old claim."""
         had, reserved = before.status.allocation, before.status.reserved_for
-        if had is None or reserved is None or reserved.pod_uid not in self._there:
+        if had is None or reserved is None or reserved.pod_uid not in self.there:
             return
-        pod, released = self._pods[reserved.pod_uid], before.status.released
-        if pod.is_terminal or pod.spec.node_name != had.node_name:
+        pod, released = self.pods[reserved.pod_uid], before.status.released
+        if pod.is_terminal or node_of(pod) != had.node_name:
             return
         if released is not None and released.allocation_id == had.id:
             return  # its containers have ended, and the kubelet will remove it
         has = None if after is None else after.status.allocation
         if has is None or has.id != had.id:
-            self._broken("bound pod", f"{before.metadata.name} was taken from {_name(pod)}")
+            self.broken("bound pod", f"{before.metadata.name} was taken from {_name(pod)}")
 
     # Rules about a cluster at rest: no faults, and time enough.
 
     def at_rest(self, at: float) -> None:
-        """Check that everything that fits is placed and nothing is held without a user."""
-        self._now = at
-        for claim in self._claims.values():
+        """Whatever fits is placed, and nothing is held by who cannot use it."""
+        self.now = at
+        for claim in self.claims.values():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
             if allocation is None or reserved is None:
                 continue
-            pod = self._pods.get(reserved.pod_uid)
+            pod = self.pods.get(reserved.pod_uid)
             name = claim.metadata.name
-            if reserved.pod_uid not in self._there:
-                self._broken("leak", f"{name} is held by a pod that is gone")
+            if reserved.pod_uid not in self.there:
+                self.broken("leak", f"{name} is held by a pod that is gone")
             elif pod is not None and pod.is_bound and pod.spec.node_name != allocation.node_name:
                 text = f"{name} on {allocation.node_name}, its pod on {pod.spec.node_name}"
-                self._broken("elsewhere", text)
-        kept = self._may_be_kept()
-        for pod in self._waiting():
+                self.broken("elsewhere", text)
+        self.making_way.at_rest()
+        self.gangs.at_rest()
+        kept = self.may_be_kept()
+        for pod in self.waiting():
+            if not self.gangs.may_start_alone(pod):
+                continue
             places = self._room_for(pod, self._use()) - kept if not pod.is_bound else frozenset()
             if places:
                 text = f"{_name(pod)} though there is room on {', '.join(sorted(places))}"
-                self._broken("waits", text)
+                self.broken("waits", text)
 
     def emptied(self, at: float) -> None:
-        """Check that all pods and users' claims are gone, and all that they held with them."""
-        self._now = at
-        for claim in self._claims.values():
-            self._broken("leak", f"claim {claim.metadata.name} is left")
+        """Every pod and every user's claim is gone, and so is what they held."""
+        self.now = at
+        for claim in self.claims.values():
+            self.broken("leak", f"claim {claim.metadata.name} is left")
 
     def unplaced(self, at: float) -> None:
-        """Check that each pod has a node; each requests a whole device, and there are enough."""
-        self._now = at
-        for uid in sorted(self._there):
-            if not self._pods[uid].is_bound:
-                self._broken("leak", f"no device is free for {_name(self._pods[uid])}")
+        """Pods that ask for one whole device each, one a device: all of them have a node."""
+        self.now = at
+        for uid in sorted(self.there):
+            if not self.pods[uid].is_bound:
+                self.broken("leak", f"no device is free for {_name(self.pods[uid])}")
 
     def _use(self) -> ByDevice:
-        return total_of(self._needs.values())
+        return total_of(self.needs.values())
 
-    def _waiting(self) -> list[Pod]:
+    def waiting(self) -> list[Pod]:
         """Return the pods that have no devices and go on."""
         return [
             pod
-            for uid, pod in sorted(self._pods.items())
-            if uid in self._there
+            for uid, pod in sorted(self.pods.items())
+            if uid in self.there
             and not pod.is_terminal
             and pod.metadata.deletion_timestamp is None
-            and not self._allocations_of(uid)
+            and not self.allocations_of(uid)
         ]
 
-    def _may_be_kept(self) -> frozenset[str]:
-        """Return the nodes whose devices may be kept for a request that has waited longer.
+    def may_be_kept(self) -> frozenset[str]:
+        """Return the nodes of which a device may be kept for a request that has waited for longer.
 
         The request starves until such a device is empty, either on its pod's node or on any node.
         """
         nodes = frozenset(self._nodes)
         if any(
             claim.spec.binding_mode == "Immediate" and claim.status.allocation is None
-            for claim in self._claims.values()
+            for claim in self.claims.values()
         ):
             return nodes
         found: set[str] = set()
-        for pod in self._waiting():
+        if any(self.gangs.starving()):
+            return nodes
+        for pod in self.waiting():
+            if not self.gangs.may_start_alone(pod):
+                continue
             if pod.is_bound:
                 found.add(pod.spec.node_name)
             elif not self._room_for(pod, self._use()) and self._could_ever_fit(pod):
@@ -371,8 +458,12 @@ class Judge:
     def _could_ever_fit(self, pod: Pod) -> bool:
         return len(_asking(pod)) != 1 or bool(self._room_for(pod, {}))
 
-    def _room_for(self, pod: Pod, total: ByDevice) -> frozenset[str]:
+    def _room_for(
+        self, pod: Pod, total: ByDevice, charged: ByDevice | None = None
+    ) -> frozenset[str]:
         """Return the nodes where a waiting pod fits, by trying each device; empty: none is sure.
+
+        The quota is charged with what all claims need, unless it is given.
 
         One with several containers is sure to fit where all of them fit on one empty device.
         """
@@ -386,7 +477,8 @@ class Judge:
             if _is_sound(device) and self._takes(asking, pod, used, limit):
                 found[device.spec.node_name] += 1
         most = next((hard for _, hard in reversed(self._quotas)), None)
-        held = sum(amounts.memory_mib for each in self._needs.values() for amounts in each.values())
+        charged = self._use() if charged is None else charged
+        held = sum(amounts.memory_mib for amounts in charged.values())
         all_of_one = max(self._limit(uuid).memory_mib for uuid in self._devices)
         wants = sum(ask.devices * (ask.mib or all_of_one) for ask in asking.values())
         if most is not None and held + wants > most:
@@ -409,23 +501,75 @@ class Judge:
         has_compute = peak.cores > 0 or used.cores < ALL_CORES
         return alone and has_compute and used.plus(peak).is_within(limit)
 
+    # Questions of the rules about several pods.
+
+    @property
+    def is_calm(self) -> bool:
+        """Return True while there are no faults."""
+        return self.now >= self.calm_since
+
+    @property
+    def has_quota(self) -> bool:
+        """Return True if the namespace has a limit."""
+        return bool(self._quotas) and self._quotas[-1][1] is not None
+
+    @property
+    def has_waiting_claims(self) -> bool:
+        """Return True if a claim waits for devices of its own."""
+        return any(
+            claim.spec.binding_mode == "Immediate" and claim.status.allocation is None
+            for claim in self.claims.values()
+        )
+
+    def asks_for_gpus(self, pod: Pod) -> bool:
+        """Return True if the pod asks for devices, by its containers or by a claim."""
+        return bool(_asking(pod)) or ANNOTATION_CLAIM in pod.metadata.annotations
+
+    def is_countable(self, pod: Pod) -> bool:
+        """Return True if it is certain on which devices the pod fits: one container asks."""
+        return len(_asking(pod)) == 1
+
+    def room_without(
+        self, pod: Pod, claims: Collection[str], *, frees_quota: bool
+    ) -> frozenset[str]:
+        """Return the nodes where a countable pod fits if these claims hold nothing."""
+        needs = [each for uid, each in self.needs.items() if uid not in claims]
+        total = total_of(needs)
+        return self._room_for(pod, total, total if frees_quota else None)
+
+    def copies_of(self, pod: Pod, *, without: Collection[str] = ()) -> int:
+        """Return how many pods like this one, which asks for one device, fit together.
+
+        These claims count as if they held nothing.
+        """
+        (ask,) = _asking(pod).values()
+        total, found = total_of(n for uid, n in self.needs.items() if uid not in without), 0
+        for uuid in self._published.values():
+            limit, used = self._limit(uuid), total.get(uuid, Amounts())
+            if not _is_sound(self._devices[uuid]):
+                continue
+            more = Amounts(ask.mib or limit.memory_mib, ask.cores, 1)
+            while self._takes(_asking(pod), pod, used, limit):
+                found, used = found + 1, used.plus(more)
+        return found
+
     # Parts.
 
     @property
-    def _may_be_unaware(self) -> bool:
+    def may_be_unaware(self) -> bool:
         """Return True if a restore was so recent that a replica may not have listed since."""
-        return self._now - self._restored_at < UNAWARE_S
+        return self.now - self._restored_at < UNAWARE_S
 
-    def _allocations_of(self, pod_uid: str) -> list[tuple[VGPUClaim, Allocation]]:
+    def allocations_of(self, pod_uid: str) -> list[tuple[VGPUClaim, Allocation]]:
         found = []
-        for claim in self._claims.values():
+        for claim in self.claims.values():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
             if allocation is not None and reserved is not None and reserved.pod_uid == pod_uid:
                 found.append((claim, allocation))
         return found
 
-    def _broken(self, rule: str, text: str) -> None:
-        self.findings.append(Finding(rule, text, self._now))
+    def broken(self, rule: str, text: str) -> None:
+        self.findings.append(Finding(rule, text, self.now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,6 +595,17 @@ def _asking(pod: Pod) -> dict[str, _Ask]:
     """Return the containers' requests by name; empty if the pod names a claim."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return {each.name: _ask(each) for each in containers if _ask(each).devices}
+
+
+def node_of(pod: Pod) -> str:
+    """Return the node that the pod has, or that it was tied to when its gate was removed."""
+    affinity = pod.spec.affinity
+    if pod.is_bound or pod.spec.scheduling_gates or affinity is None:
+        return pod.spec.node_name
+    of_node = affinity.node_affinity
+    terms = of_node.required.terms if of_node is not None and of_node.required is not None else []
+    named = {name for term in terms for field in term.match_fields for name in field.values}
+    return named.pop() if len(named) == 1 else ""
 
 
 def _name(pod: Pod) -> str:

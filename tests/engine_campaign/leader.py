@@ -6,26 +6,34 @@ Only the sockets are left out: the extender is called directly, and no metrics a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import POD_DISRUPTION_BUDGETS, PODS, VGPU_CLAIMS
 from vgpu_client.clock import Clock
 from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
 from vgpu_client.reflector import Reflector
 from vgpu_operator.engine.effector import Effector
-from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.effects import Effect, EvictPod
+from vgpu_operator.engine.engine import EffectWriter, Engine
 from vgpu_operator.engine.events import Event
-from vgpu_operator.engine.informers import informers
+from vgpu_operator.engine.informers import (
+    STORAGE,
+    follow_pod_groups,
+    informers,
+    more_informers,
+)
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
 from vgpu_operator.engine.state import State
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.ledger import Ledger
 
+from .making_way import Eviction
 from .server import Line
 
 TIMES = LeaseTimes(duration_s=5, renew_s=1.0, retry_s=0.3, write_s=1.5)
@@ -75,6 +83,33 @@ class DrawnEngine(Engine):
                     self._drain()
 
 
+class OverheardEffects:
+    """An effector that tells the judge for which pod another one is to be evicted.
+
+    The API server is not told that. The judge takes the operator at its word, and counts itself.
+    """
+
+    def __init__(self, effector: EffectWriter, line: Line, state: State) -> None:
+        self._effector = effector
+        self._line = line
+        self._state = state
+
+    def submit(self, effects: Iterable[Effect]) -> None:
+        """See `EffectWriter`."""
+        effects = list(effects)
+        server = self._line.server
+        for effect in effects:
+            if isinstance(effect, EvictPod) and effect.preemptor is not None:
+                preemptor = self._state.preemptions.open[effect.preemptor].rooms[0].pod_uid
+                server.judge.making_way.evicts(
+                    Eviction(
+                        self._line.name, effect.regarding.uid, preemptor, server.clock(),
+                        is_forced=effect.force,
+                    )
+                )  # fmt: skip
+        self._effector.submit(effects)
+
+
 class Leader:
     """A replica, from its first list until it is killed or ends by itself.
 
@@ -98,9 +133,15 @@ class Leader:
             api, writer, Recorder(api, line.name, clock=clock), clock,
             observe=self._observe, leads=self.leads,
         )  # fmt: skip
-        self.engine = DrawnEngine(self.state, effector, clock, self.leads)
+        overheard = OverheardEffects(effector, line, self.state)
+        self.engine = DrawnEngine(self.state, overheard, clock, self.leads)
         self.engine.rng = rng
         self._informers = informers(api, self._observe, config)
+        if config.scheduling.mode == "Gate":
+            self._informers += more_informers(api, self._observe, STORAGE)
+        more = {POD_DISRUPTION_BUDGETS} if config.scheduling.preemption.enabled else ()
+        self._budgets = more_informers(api, self._observe, more)
+        self._api = api
         of = {each.resource: each for each in self._informers}
         self.binder = Binder(api, writer, self.engine, unix=clock.unix)
         self._fence = Fence(
@@ -129,6 +170,8 @@ class Leader:
     async def run(self) -> None:
         """Work until cancelled, or until a part fails; then raise its error."""
         work = [*(self._inform(each) for each in self._informers),
+                *(each.run() for each in self._budgets),
+                follow_pod_groups(self._api, self.engine, LoopClock()),
                 self.engine.run(), self._leadership.run()]  # fmt: skip
         self._tasks = [asyncio.create_task(each) for each in work]
         try:

@@ -7,7 +7,6 @@ Kubernetes' rules and from `docs/architecture.md`, not from our agent.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -17,11 +16,18 @@ from builders import a_device, a_node
 from oracle import after_shrinking, moments, of_init, ordinary_init
 from vgpu_api.core import Pod
 from vgpu_api.names import AGENT_NAMESPACE, device_object_name
-from vgpu_api.resources import GPU_DEVICES, LEASES, NODES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    LEASES,
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    VGPU_CLAIMS,
+)
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 
 from .judge import Judge, Runs
-from .server import Server
+from .server import Server, copied
 
 DEVICES = {
     "GPU-0": ("node-1", 10240),
@@ -33,6 +39,10 @@ DEVICES = {
 TICK_S = 0.5
 RENEW_S = 10.0
 POD_GC_S = 40.0
+STAYS = "fill-"
+"""How the names of pods begin whose containers never exit by themselves."""
+ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "20"}
+"""The allocatable resources of a node, which mode Gate checks; never what is short."""
 
 
 @dataclass(slots=True)
@@ -94,6 +104,7 @@ class Machines:
         self._rng = rng
         self.of = {node: Machine(node) for node, _ in DEVICES.values()}
         self.pods_exit = True
+        self.are_prompt = False  # no pod outlives its grace period
         for name in self.of:
             self.register(name)
 
@@ -105,7 +116,7 @@ class Machines:
         """Register the Node with a new UID; its agent publishes its devices."""
         machine = self.of[name]
         machine.is_up, machine.gone_since = True, None
-        node = a_node(name).to_wire()
+        node = a_node(name, allocatable=ROOM).to_wire()
         node["metadata"]["uid"] = self._server.next_uid(name)
         self._server.put(NODES, node)
         self._publish(machine)
@@ -161,6 +172,7 @@ class Machines:
     async def work(self) -> None:
         """Simulate kubelets, agents and the cluster's controllers, for ever."""
         while True:
+            self._judge.tick(self._now)
             for machine in self.of.values():
                 self._control_pods_of(machine)
                 if machine.is_up:
@@ -168,6 +180,7 @@ class Machines:
                     if self._now >= machine.agent_silent_until:
                         self._agent(machine)
             self._collect_garbage()
+            self._control_budgets()
             await asyncio.sleep(TICK_S)
 
     def _control_pods_of(self, machine: Machine) -> None:
@@ -190,11 +203,16 @@ class Machines:
             elif process.killed_at == float("inf") and (
                 there is None or there["metadata"].get("deletionTimestamp")
             ):
-                process.killed_at = self._now + self._rng.uniform(0.0, 2.0)
+                process.killed_at = self._now + self._grace_s()
             if process.killed_at <= self._now:
                 self._end(machine, process.uid)
             elif process.stage_ends <= self._now and not process.is_past_init:
                 self._next_stage(process)
+
+    def _grace_s(self) -> float:
+        """Return how long a pod's containers take to end: now and then too long."""
+        longest = 12.0 if self.are_prompt else 80.0
+        return self._rng.uniform(0.0, self._rng.choice((2.0, 2.0, 2.0, 2.0, 2.0, 12.0, longest)))
 
     def _agent(self, machine: Machine) -> None:
         if self._now - machine.renewed_at >= RENEW_S and machine.gone_since is None:
@@ -232,7 +250,7 @@ class Machines:
             self._want_init(claim, allocation)  # the machine was booted: they run again
             return
         process.said = not init
-        if self.pods_exit:
+        if self.pods_exit and not read.metadata.name.startswith(STAYS):
             process.exits_at = self._now + self._rng.choice([4.0, 10.0, 30.0, float("inf")])
         process.generation = claim.metadata.generation or 1
         machine.processes[uid] = process
@@ -314,7 +332,7 @@ class Machines:
         raw = self._server.find(VGPU_CLAIMS, claim.metadata.name)
         if raw is None or raw["metadata"]["uid"] != claim.metadata.uid:
             return
-        before = copy.deepcopy(raw["status"])
+        before = copied(raw["status"])
         status = raw["status"]
         for name, value in fields.items():
             status.pop(name, None)
@@ -341,6 +359,25 @@ class Machines:
             if owners and all(owner.uid not in there for owner in owners):
                 self._server.remove(VGPU_CLAIMS, claim.metadata.name)
 
+    def _control_budgets(self) -> None:
+        """Count how many more pods of each budget may be evicted (the disruption controller)."""
+        for budget in self._server.all(POD_DISRUPTION_BUDGETS):
+            name = budget["metadata"]["name"]
+            pods = {
+                pod["metadata"]["name"]
+                for pod in self._server.all(PODS)
+                if pod["metadata"]["labels"].get("app") == name
+                and pod["status"].get("phase") == "Running"
+                and not pod["metadata"].get("deletionTimestamp")
+            }
+            going = {
+                p: at for p, at in budget["status"].get("disruptedPods", {}).items() if p in pods
+            }
+            allowed = max(len(pods) - len(going) - budget["spec"]["minAvailable"], 0)
+            status = {"disruptionsAllowed": allowed, "disruptedPods": going}
+            if status != budget["status"]:
+                self._server.put(POD_DISRUPTION_BUDGETS, {**budget, "status": status})
+
     def processes(self) -> Iterator[Process]:
         """Return the running containers."""
         for machine in self.of.values():
@@ -364,7 +401,10 @@ class Machines:
 
     def _set_phase(self, pod: dict[str, Any], phase: str) -> None:
         if pod["status"].get("phase") != phase:
-            self._server.put(PODS, {**pod, "status": {**pod["status"], "phase": phase}})
+            status = {**pod["status"], "phase": phase}
+            if not status.get("startTime"):
+                status["startTime"] = self._server.stamp()
+            self._server.put(PODS, {**pod, "status": status})
 
 
 def _pages(claim: VGPUClaim, running: frozenset[str]) -> tuple[AllocatedDevice, ...]:

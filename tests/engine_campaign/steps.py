@@ -10,22 +10,29 @@ from typing import Any, TypeAlias
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
 from vgpu_client.errors import Gone, StreamBroken
 
-from .machines import DEVICES
-from .world import KINDS, World
+from .machines import DEVICES, STAYS
+from .world import KINDS, Traits, World
 
 Play: TypeAlias = Callable[[World, Random], None]
 MIB = (1024, 2048, 3072, 5120, 8192)
 CORES = (0, 0, 0, 0, 20, 50, 100)
 NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
+GROUPS = ("x", "y")
+PRIORITIES = (0, 0, 0, 100, 200, 1000)
+APPS = ("", "", "web", "db")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: what is played, how long after the one before, and by which draws."""
+    """One step: what is played, how long after the one before, and by which draws.
+
+    `is_calm` marks the steps that are played once all faults have ended.
+    """
 
     name: str
     after_s: float
     seed: int
+    is_calm: bool = False
 
 
 def _limits(rng: Random, *, devices: int = 1) -> dict[str, Any]:
@@ -36,10 +43,85 @@ def _limits(rng: Random, *, devices: int = 1) -> dict[str, Any]:
     return limits
 
 
+def _traits(rng: Random) -> Traits:
+    return Traits(
+        priority=rng.choice(PRIORITIES),
+        never=rng.random() < 0.1,
+        app=rng.choice(APPS),
+        is_daemon=rng.random() < 0.1,
+    )
+
+
 def create_pod(world: World, rng: Random) -> None:
     """A pod with one container."""
-    devices = rng.choice((1, 1, 1, 2))
-    world.create_pod(f"pod-{rng.choice(NAMES)}", [("app", "main", _limits(rng, devices=devices))])
+    limits, traits = _limits(rng, devices=rng.choice((1, 1, 1, 2))), _traits(rng)
+    world.create_pod(f"pod-{rng.choice(NAMES)}", [("app", "main", limits)], traits=traits)
+
+
+def create_important_pod(world: World, rng: Random) -> None:
+    """A pod that others may have to make way for."""
+    traits = Traits(priority=rng.choice((1000, 1000, 2000)), never=rng.random() < 0.15)
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": rng.choice(MIB), "nvidia.com/gpucores": 0}
+    world.create_pod(f"vip-{rng.choice(NAMES)}", [("app", "main", limits)], traits=traits)
+
+
+def fill_all_devices(world: World, rng: Random) -> None:
+    """Less important pods that go on for ever take most of what is free of each device."""
+    for number, uuid in enumerate(DEVICES):
+        mib = min(world.judge.free_mib(uuid), rng.choice((3072, 5120, 8192)))
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+        priority, is_daemon = rng.choice((0, 100, 200)), rng.random() < 0.15
+        traits = Traits(priority, app=rng.choice(APPS), is_daemon=is_daemon)
+        if mib > 0:
+            name = f"{STAYS}{number}-{rng.choice(NAMES)}"
+            world.create_pod(name, [("app", "main", limits)], traits=traits)
+
+
+def create_group(world: World, rng: Random) -> None:
+    """A PodGroup and its pods; all that ask for a device ask for the same."""
+    name = rng.choice(GROUPS)
+    if not world.has_groups or world.pods_of(name):
+        return
+    size = rng.randint(2, 4)
+    least = None if rng.random() < 0.1 else rng.randint(2, size)
+    limits = {
+        "nvidia.com/gpu": 1,
+        "nvidia.com/gpumem": rng.choice(MIB),
+        "nvidia.com/gpucores": rng.choice((0, 0, 50, 100)),
+    }
+    priority, app = rng.choice(PRIORITIES), rng.choice(APPS)
+    is_late = rng.random() < 0.2
+    if not is_late:
+        world.replace_group(name, least)
+    for number in range(size):
+        is_without = number > 0 and rng.random() < 0.1
+        asks = [("app", "main", {} if is_without else limits)]
+        traits = Traits(priority=priority, app=app, group=name)
+        world.create_pod(f"{name}-{number}", asks, traits=traits)
+    if is_late:
+        world.loop.call_later(rng.choice((0.1, 5.0)), world.replace_group, name, least)
+
+
+def delete_group(world: World, rng: Random) -> None:
+    """With its pods."""
+    world.delete_group(rng.choice(GROUPS))
+
+
+def delete_pod_of_group(world: World, rng: Random) -> None:
+    """One alone; the others stay."""
+    name = rng.choice(GROUPS)
+    if pods := world.pods_of(name):
+        world.delete_pod(rng.choice(pods))
+
+
+def set_budget(world: World, rng: Random) -> None:
+    """Protect an app's pods from evictions, or not any more."""
+    world.set_budget(rng.choice(APPS[2:]), rng.choice((None, 0, 1, 1, 2, 5)))
+
+
+def the_leader_is_killed_at_a_write(world: World, rng: Random) -> None:
+    """Between two evictions, or between two Bindings of a group."""
+    world.kill_at = rng.choice(("eviction", "binding"))
 
 
 def create_pods(world: World, rng: Random) -> None:
@@ -54,7 +136,7 @@ def create_pod_for_the_rest(world: World, rng: Random) -> None:
     if free > 1:
         mib = free + rng.choice((0, 1, 100))
         limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": 0}
-        world.create_pod(f"pod-{rng.choice(NAMES)}", [("app", "main", limits)])
+        world.create_pod(f"pod-{rng.choice(NAMES)}", [("app", "main", limits)], traits=_traits(rng))
 
 
 def create_pod_with_init(world: World, rng: Random) -> None:
@@ -63,7 +145,9 @@ def create_pod_with_init(world: World, rng: Random) -> None:
         (rng.choice(("init", "sidecar")), f"i{number}", _limits(rng))
         for number in range(rng.randint(1, 3))
     ]
-    world.create_pod(f"pod-{rng.choice(NAMES)}", [*asks, ("app", "main", _limits(rng))])
+    world.create_pod(
+        f"pod-{rng.choice(NAMES)}", [*asks, ("app", "main", _limits(rng))], traits=_traits(rng)
+    )
 
 
 def create_claim(world: World, rng: Random) -> None:
@@ -296,16 +380,28 @@ STEPS: dict[str, tuple[int, Play]] = {
         (1, the_line_is_cut), (3, the_leader_is_killed), (2, a_node_is_registered_anew),
         (1, a_machine_dies), (2, a_device_goes), (1, a_device_is_ill), (2, an_agent_is_silent),
         (1, a_backup_is_made), (1, a_backup_is_restored), (3, time_passes),
+        (6, create_important_pod), (1, fill_all_devices), (6, create_group), (2, delete_group),
+        (2, delete_pod_of_group), (3, set_budget), (2, the_leader_is_killed_at_a_write),
     )
 }  # fmt: skip
 """Each step with its weight."""
 
+CALM_STEPS: dict[str, int] = {
+    play.__name__: weight
+    for weight, play in (
+        (3, create_pod), (1, create_pod_with_init), (2, create_pod_for_the_rest),
+        (8, create_important_pod), (4, fill_all_devices), (5, create_group), (1, delete_group),
+        (3, delete_pod), (1, set_budget), (1, time_passes),
+    )
+}  # fmt: skip
+"""Each step that may be played when all faults have ended, with its weight."""
 
-def plan(seed: int, length: int) -> list[Step]:
-    """Draw the steps of a run."""
+
+def plan(seed: int, length: int, calm: int) -> list[Step]:
+    """Draw the steps of a run: first those among faults, then the calm ones."""
     rng = Random(f"plan {seed}")
     names, weights = list(STEPS), [weight for weight, _ in STEPS.values()]
-    return [
+    found = [
         Step(
             rng.choices(names, weights)[0],
             rng.choice((0.0, 0.05, 0.3, 1.0, 3.0)),
@@ -313,6 +409,11 @@ def plan(seed: int, length: int) -> list[Step]:
         )
         for _ in range(length)
     ]
+    names, weights = list(CALM_STEPS), list(CALM_STEPS.values())
+    for _ in range(calm):
+        name, after_s = rng.choices(names, weights)[0], rng.choice((0.0, 1.0, 4.0, 10.0))
+        found.append(Step(name, after_s, rng.randrange(2**32), is_calm=True))
+    return found
 
 
 def play(step: Step, world: World) -> None:

@@ -4,35 +4,67 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
-from builders import a_claim, a_container, a_pod, a_request
-from vgpu_api.config import ClusterConfig
+from builders import a_claim, a_container, a_pod, a_pod_group, a_request
 from vgpu_api.core import Container
-from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
 from vgpu_api.resources import (
     GPU_DEVICES,
     LEASES,
     NODES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
     PODS,
     RESOURCE_QUOTAS,
     VGPU_CLAIMS,
 )
+from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_client.errors import DataRestored, Gone
 from vgpu_operator.errors import LeadershipLost
 
+from .group_cycle import group_of
 from .judge import QUOTA, Finding, Judge
 from .leader import Leader
 from .machines import Machines
+from .making_way import Limits
 from .scheduler import Scheduler
 from .server import WRITER, Change, Faults, Line, Server
+from .setup import drawn_config
 
 KINDS = tuple(
-    each.plural for each in (NODES, GPU_DEVICES, LEASES, RESOURCE_QUOTAS, VGPU_CLAIMS, PODS)
-)
+    each.plural
+    for each in (NODES, GPU_DEVICES, LEASES, RESOURCE_QUOTAS, VGPU_CLAIMS, PODS,
+                 POD_DISRUPTION_BUDGETS, POD_GROUPS[0])
+)  # fmt: skip
 """The kinds that the operator watches."""
 RESTORE_SEEN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The fields of a pod that decide who makes way for whom, and who starts together.
+
+    Attributes:
+        priority: Of its PriorityClass.
+        never: Its `preemptionPolicy` is Never.
+        app: The label by which budgets select it; empty for none.
+        group: Its PodGroup; empty for none.
+        is_daemon: A DaemonSet made it.
+    """
+
+    priority: int = 0
+    never: bool = False
+    app: str = ""
+    group: str = ""
+    is_daemon: bool = False
+
+
+PLAIN = Traits()
+_DAEMON_SET = OwnerReference(kind="DaemonSet", name="exporter", uid="uid-of-exporter",
+                             controller=True)  # fmt: skip
 
 
 class World:
@@ -45,21 +77,35 @@ class World:
         judge: Reads all that happens.
         leader: The operator's current replica.
         trace: What happened, a line each.
+        kill_at: The leader's next write of this kind at which it is killed.
     """
 
     def __init__(self, seed: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.rng = Random(f"world {seed}")
-        self.judge = Judge()
+        self.config = drawn_config(seed)
+        rules, has_filters = (
+            self.config.scheduling.preemption,
+            self.config.scheduling.mode != "Gate",
+        )
+        limits = Limits(rules.enabled, rules.budgets == "Prefer", rules.min_gap, rules.per_minute)
+        self.judge = Judge(limits, has_filters=has_filters)
         self.server = Server(self.judge, self.loop.time)
         self.server.on_change = self._changed
         self.faults = Faults()
         self.trace: list[str] = []
         self.leader: Leader | None = None
+        self.kill_at: Literal["", "eviction", "binding"] = ""
         self._replica: asyncio.Task[None] | None = None
         self._former: list[Leader] = []  # the killed ones, whose tasks hang
         self._restored_at = float("-inf")
-        self.scheduler = Scheduler(self.server, Random(self.rng.random()), lambda: self.leader)
+        self.scheduler = Scheduler(
+            self.server,
+            Random(self.rng.random()),
+            lambda: self.leader,
+            self.judge,
+            calls_extender=has_filters,
+        )
         self.machines = Machines(self.server, self.judge, Random(self.rng.random()))
 
     @property
@@ -76,6 +122,9 @@ class World:
             self.note(_described(plural, change))
         if plural == PODS.plural:
             self.scheduler.pod_changed(change)
+            if self._is_moment_to_kill(change):
+                self.kill_at = ""
+                self.kill_the_leader()
 
     # The operator.
 
@@ -85,7 +134,7 @@ class World:
         while True:
             number += 1
             line = Line(self.server, f"operator-{number}", Random(self.rng.random()), self.faults)
-            self.leader = Leader(line, Random(self.rng.random()), ClusterConfig())
+            self.leader = Leader(line, Random(self.rng.random()), self.config)
             self._replica = asyncio.create_task(self.leader.run())
             await asyncio.wait({self._replica})
             self._note_end(line.name, self._replica)
@@ -102,6 +151,17 @@ class World:
             text = f"{type(error).__name__}: {error}"
             self.judge.findings.append(Finding("operator ended", text, self.now))
 
+    def _is_moment_to_kill(self, change: Change) -> bool:
+        """Return True if the change is the one at which a step wants the leader killed."""
+        if WRITER.get() == "world" or not self.kill_at:
+            return False
+        obj = change.obj
+        is_going = bool(obj["metadata"].get("deletionTimestamp"))
+        if self.kill_at == "eviction":
+            return is_going
+        is_bound = bool(obj["spec"].get("nodeName")) and not is_going
+        return is_bound and bool(obj["spec"].get("schedulingGroup"))
+
     def kill_the_leader(self) -> None:
         """It is gone at once; what it has sent still lands."""
         if self.leader is not None and self._replica is not None:
@@ -116,20 +176,25 @@ class World:
         asks: Iterable[tuple[str, str, dict[str, Any]]],
         *,
         claim: str = "",
+        traits: Traits = PLAIN,
     ) -> None:
-        """Create a pod.
+        """Create a pod, behind the gate in mode Gate.
 
         Args:
             name: Its name; nothing happens if there is one.
             asks: Of each container `init`, `sidecar` or `app`, its name and its limits.
             claim: The claim that it names.
+            traits: Who it is to others.
         """
         if self.server.find(PODS, name) is not None:
             return
         app, init = list[Container](), list[Container]()
         for kind, container, limits in asks:
             policy = "Always" if kind == "sidecar" else None
-            made = a_container(container, limits=limits, restart_policy=policy)
+            requests = limits
+            if self.config.scheduling.mode == "Gate":  # admission moves what no node counts
+                requests = {key: n for key, n in limits.items() if key == "nvidia.com/gpu"}
+            made = a_container(container, limits=limits, requests=requests, restart_policy=policy)
             (app if kind == "app" else init).append(made)
         annotations = {ANNOTATION_CLAIM: claim, ANNOTATION_SLOTS_ADDED: "main"} if claim else {}
         pod = a_pod(
@@ -138,9 +203,56 @@ class World:
             containers=app,
             init_containers=init,
             annotations=annotations,
+            labels={"app": traits.app} if traits.app else {},
+            owners=[_DAEMON_SET] if traits.is_daemon else [],
+            priority=traits.priority,
+            group=traits.group,
         ).to_wire()
+        if traits.never:
+            pod["spec"]["preemptionPolicy"] = "Never"
+        asks_for_gpus = claim or any(limits for _, _, limits in asks)
+        if self.config.scheduling.mode == "Gate" and asks_for_gpus:
+            pod["spec"]["schedulerName"] = "default-scheduler"
+            pod["spec"]["schedulingGates"] = [{"name": SCHEDULING_GATE}]
         pod["metadata"]["creationTimestamp"] = self.server.stamp()
         self.server.put(PODS, pod)
+
+    @property
+    def has_groups(self) -> bool:
+        """Return True if groups of pods are played: in mode Extender."""
+        return self.config.scheduling.mode == "Extender"
+
+    def pods_of(self, group: str) -> list[str]:
+        """Return the names of the pods of a group."""
+        pods = self.server.all(PODS)
+        return [pod["metadata"]["name"] for pod in pods if group_of(pod) == group]
+
+    def replace_group(self, name: str, least: int | None) -> None:
+        """Create a PodGroup anew; without a minimum its pods may start one by one."""
+        if self.server.find(POD_GROUPS[0], name) is not None:
+            self.server.vanish(POD_GROUPS[0], name)
+        group = a_pod_group(name, least=least).to_wire()
+        self.server.put(POD_GROUPS[0], group)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a PodGroup and its pods."""
+        for pod in self.pods_of(name):
+            self.delete_pod(pod)
+        if self.server.find(POD_GROUPS[0], name) is not None:
+            self.server.vanish(POD_GROUPS[0], name)
+
+    def set_budget(self, app: str, least: int | None) -> None:
+        """Protect all but so many Running pods of an app from evictions; None: no budget."""
+        there = self.server.find(POD_DISRUPTION_BUDGETS, app)
+        if least is None and there is not None:
+            self.server.vanish(POD_DISRUPTION_BUDGETS, app)
+        elif least is not None:
+            spec = {"minAvailable": least, "selector": {"matchLabels": {"app": app}}}
+            status = {"disruptionsAllowed": 0}  # until the controller has counted
+            metadata = {"name": app, "namespace": "default"}
+            self.server.put(
+                POD_DISRUPTION_BUDGETS, {"metadata": metadata, "spec": spec, "status": status}
+            )
 
     def create_claim(self, name: str, mib: int, cores: int, *, mode: str) -> None:
         """Create a user's claim."""
@@ -168,10 +280,10 @@ class World:
         process = self.machines.process(pod["metadata"]["uid"])
         if process is not None:
             process.killed_at = min(process.killed_at, self.now + lives_s)
-        if by_force or not pod["spec"].get("nodeName"):
+        if by_force:
             self.server.vanish(PODS, name)
         else:
-            self.server.mark_deleted(PODS, pod)
+            self.server.end_pod(pod)
 
     def set_quota(self, mib: int | None) -> None:
         """Limit the namespace's memory; None: no limit."""

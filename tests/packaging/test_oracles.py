@@ -25,9 +25,11 @@ VALUES = {"vgpu_operator.demand": {"Demand", "RequestDemand"},
 HELPERS = frozenset({"oracle", "vgpu_local.apiserver.storage"})
 """Modules of the tests that oracles may use: another oracle, and the record of a write."""
 
-ORACLES = ("oracle.py", "vgpu_local/checker.py", "plain_placement.py", "engine_campaign/judge.py")
+ORACLES = ("oracle.py", "vgpu_local/checker.py", "plain_placement.py", "engine_campaign/judge.py",
+           "engine_campaign/making_way.py", "engine_campaign/gangs.py")  # fmt: skip
 CAMPAIGNS = ("engine_world.py", "world_states.py", "engine_campaign/machines.py",
-             "engine_campaign/scheduler.py", "property/test_engine_states.py",
+             "engine_campaign/scheduler.py", "engine_campaign/group_cycle.py",
+             "engine_campaign/own_preemption.py", "property/test_engine_states.py",
              "property/test_gate_states.py", "property/test_ledger_states.py",
              "property/test_slots_states.py", "property/test_placement_oracle.py",
              "property/test_placement_plans.py", "vgpu_local/soak.py",
