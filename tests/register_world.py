@@ -27,7 +27,7 @@ class World:
         self._version = 1
 
     def observe(self, node: Node) -> None:
-        """The node, and all that is written because of it, until nothing is."""
+        """Observe the node, and all writes that follow, until there are no more."""
         apply(NodeObserved(node), self.state)
         for _ in range(3):
             effects = [each for batch in publish_registered(self.state) for each in batch]

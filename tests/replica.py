@@ -266,7 +266,7 @@ class Replica:
         await self.scheduled()
 
     async def told(self) -> None:
-        """Settle, and settle again after all refusals are due to be reported."""
+        """Settle, and settle again once all refusals are due to be reported."""
         await self.settle()
         self.time += REPORT_AFTER_S
         await self.settle()

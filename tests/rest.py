@@ -123,11 +123,11 @@ class Rest:
         return await self.ask("PATCH", path, body, media=STRATEGIC, **query)
 
     async def apply(self, path: str, body: Json, manager: str, **query: str) -> Json:
-        """Server-side apply as `manager`."""
+        """Apply on the server side as `manager`."""
         return await self.ask("PATCH", path, body, media=APPLY, fieldManager=manager, **query)
 
     async def delete(self, path: str, body: Any = None, **query: str) -> Json:
-        """DELETE, with DeleteOptions as the body."""
+        """Send DELETE, with DeleteOptions as the body."""
         return await self.ask("DELETE", path, body, **query)
 
     @asynccontextmanager
@@ -178,7 +178,7 @@ class Watch:
         return event
 
     async def take(self, count: int) -> list[tuple[str, str]]:
-        """Type and name of the next `count` events."""
+        """Return type and name of the next `count` events."""
         events = [await self.next() for _ in range(count)]
         return [(event["type"], event["object"]["metadata"]["name"]) for event in events]
 

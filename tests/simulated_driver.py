@@ -14,7 +14,7 @@ from vgpu_local.programs import driver_environment
 
 
 def machine_environment(machine: Path) -> dict[str, str]:
-    """This process's environment, led to the machine's driver and to no device by itself."""
+    """Return this process's environment, with the machine's driver and without any devices."""
     led = ("CUDA_", "NVIDIA_", "LD_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(led)}
     return {**clean, **driver_environment(machine)}

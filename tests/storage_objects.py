@@ -168,7 +168,7 @@ def a_csi_node(name: str, count: int | None, driver: str = DRIVER) -> Object:
 
 
 def using(*claims: str) -> Object:
-    """Fields of a pod's spec: its volumes."""
+    """Return fields of a pod's spec: its volumes."""
     return {
         "volumes": [
             {"name": f"v{number}", "persistentVolumeClaim": {"claimName": claim}}

@@ -222,7 +222,7 @@ def given_here(pod: Pod, plan: Plan) -> list[list[tuple[str, int, int]]]:
 
 
 def limits_here(pod: Pod) -> list[dict[str, str | int]]:
-    """By container: its limits of devices after admission."""
+    """Return, by container, its limits of devices after admission."""
     raw = pod.to_wire()
     admitted = Pod.model_validate(jsonpatch.apply_patch(raw, mutate_pod(raw, CONFIG, None)))
     return [place.container.resources.limits for place in each_container(admitted)]
@@ -235,7 +235,7 @@ def records(pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, node: Node) -
 
 
 def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0) -> Allocation:
-    """HAMi's decision as an allocation."""
+    """Return HAMi's decision as an allocation."""
     index_of = {device.status.uuid: device.status.index for device in devices_on(node)}
     each_of = {
         kind.word: kind.numbered_cores.each for kind in kinds() if kind.numbered_cores is not None
@@ -262,7 +262,7 @@ def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0)
 
 
 def _numbered(bits: int, each: int) -> dict[str, Any]:
-    """Cores that are numbered, as an allocation has them."""
+    """Return numbered cores in the form of an allocation."""
     ids = [core for core in range(each) if bits >> core & 1]
     return {"cores": len(ids) * 100 // each, "coreIDs": ids}
 

@@ -210,7 +210,7 @@ class VirtualCluster(World):
                 self._again(pod, plan)
 
     def limit(self, mib: int | None) -> None:
-        """The namespace's quota; None: there is none."""
+        """Set the namespace's quota; None: there is none."""
         self.quota = mib
         quota = ResourceQuota(
             metadata=Metadata(name="q", namespace="default", resource_version=str(self._next())),
@@ -230,7 +230,7 @@ class VirtualCluster(World):
     # kube-scheduler and kubelets.
 
     def pod_is_seen(self, raw: dict[str, Any]) -> None:
-        """Its queue is woken by the pod's own annotations and by nothing else."""
+        """Note a pod's version; only the pod's own requeue annotation wakes it."""
         plan = self.plans[raw["metadata"]["name"]]
         stamp = raw["metadata"].get("annotations", {}).get(ANNOTATION_REQUEUE, "")
         if stamp != plan.requeue:

@@ -66,7 +66,7 @@ def uuid_of(node: int, index: int) -> str:
 
 
 def a_fleet(nodes: int, claims: int) -> Iterator[Event]:
-    """All of it, as informers report it."""
+    """Return all of it, as informers report it."""
     for node in range(nodes):
         name = name_of(node)
         yield events.NodeObserved(

@@ -126,7 +126,7 @@ class WorldStates(RuleBasedStateMachine):
     # What must hold.
 
     def nothing_is_left(self) -> None:
-        """Once no pod and no user's claim is there: no allocation, finalizer or reservation."""
+        """Check, once no pods and users' claims exist: no allocation, finalizer or reservation."""
         for _ in range(12):
             self.world.collect_garbage()
             self.world.deliver(1000)

@@ -57,7 +57,7 @@ def test_a_running_installation_leaves_nothing(own: RealNode) -> None:
 
 
 def test_it_ends_what_a_plain_delete_with_pods_running_leaves_hanging(own: RealNode) -> None:
-    """The CRD of claims used to stay for ever: what could remove the finalizer was gone."""
+    """The CRD of claims used to stay for ever, because nothing was left to remove the finalizer."""
     a_user(own)
     overlay = str(CLUSTER / "overlay")
     own.attempt("kubectl", "delete", "-k", overlay, "--wait=false", "--ignore-not-found")

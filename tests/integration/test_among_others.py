@@ -23,7 +23,7 @@ def devices_of(nodes: int, each: int) -> dict[str, tuple[str, int]]:
 
 @pytest.mark.parametrize("nodes", [6, 100])
 def test_a_daemonset_runs_on_every_node_within_ten_seconds(nodes: int) -> None:
-    """kube-scheduler offers each of its pods one node: the one that its affinity names."""
+    """For each of its pods, kube-scheduler offers only the node that the affinity names."""
     devices = devices_of(nodes, 1)
     pods: list[str] = []
 
@@ -67,7 +67,7 @@ UNSCHEDULABLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("why", UNSCHEDULABLE)
 @pytest.mark.parametrize("first", [True, False])
 def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> None:
-    """Neither those that come after them nor those that wait already."""
+    """This holds for pods that come later and for pods that already wait."""
     devices = devices_of(4, 2) | {"GPU-full": (FULL, MIB)}
     pods: list[str] = []
 

@@ -457,7 +457,7 @@ def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -
 def test_an_ask_for_memory_is_never_taken_for_less_than_nothing_or_more_than_a_device(
     kind: str, amount: Any, config: ClusterConfig
 ) -> None:
-    """Invariant: a gpumem that is there is a size, counts as absent at 0, or is refused."""
+    """Invariant: a given gpumem is a size, counts as absent at 0, or is refused."""
     resources = {kind: {NVIDIA.resource_count_name: 1, NVIDIA.resource_memory_name: amount}}
     pod = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
     demand = answer(lambda: read(Pod.model_validate(pod), config))

@@ -55,7 +55,7 @@ class ADevice:
         return sum(held[3] for held in self.held)
 
     def takes(self, app_class: str, policy: str, gib: int, cores: int) -> bool:
-        """HAMi's checks, one after the other."""
+        """True if the device passes HAMi's checks, in HAMi's order."""
         classed = self.of("online") + self.of("offline") > 0
         if self.held and classed != (app_class != ""):
             return False
@@ -111,7 +111,7 @@ class ANode:
         return given if is_whole else None
 
     def key(self, pod: APod, given: list[list[ADevice]]) -> float:
-        """The least is the best."""
+        """Return the sort key; the smallest is the best."""
         slots = sum(device.slots for device in self.devices)
         held = sum(len(device.held) for device in self.devices)
         cores = sum(device.cores for device in self.devices)
@@ -206,7 +206,7 @@ def _by_zones(devices: list[ADevice], wanted: list[ADevice], count: int) -> list
 
 
 def _links(devices: list[ADevice]) -> int:
-    """10 for each two of one zone."""
+    """Return a score of 10 for each two devices of one zone."""
     pairs = combinations(devices, 2)
     return 10 * sum(one is not other and one.zone == other.zone > 0 for one, other in pairs)
 
@@ -290,7 +290,7 @@ def some_pod(chance: Random) -> APod:
 
 
 def some_steps(chance: Random) -> Iterator[APod | int]:
-    """Pods that come, each with the number of its step, and numbers of pods that end."""
+    """Return pods to create, each with the number of its step, and numbers of pods that end."""
     for number in range(40):
         yield chance.randrange(number) if number and chance.random() < 0.25 else some_pod(chance)
 

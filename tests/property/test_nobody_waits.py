@@ -93,7 +93,7 @@ PASSED_OVER = [
 @example(steps=PASSED_OVER, seed=0)
 @given(steps=STEPS, seed=SEEDS)
 def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_room(steps, seed):
-    """Though kube-scheduler sees nothing of what makes room, and backs off as it does."""
+    """This holds although kube-scheduler does not see what makes room, and backs off."""
 
     async def play(cluster: VirtualCluster) -> None:
         for what, how in steps:

@@ -123,7 +123,7 @@ GOOD = json.dumps({"devices": [{"index": "0", "capacity": 6}], "profiles": {"6g.
 @example(GOOD, GOOD.replace("6g.48gb", "3g.24gb"))
 @example(GOOD, "{}")
 def test_a_node_has_devices_with_the_parts_that_it_registers_now(first: str, second: str) -> None:
-    """Whatever it registered before; what cannot be read is named; another node keeps its own."""
+    """This holds whatever it registered before; errors name what cannot be read."""
     world, kind = World(CONFIG), a_kind()
     world.observe(registering(GOOD, "node-2"))
     for version, written in enumerate((first, second), start=1):

@@ -97,7 +97,7 @@ def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
 
 @st.composite
 def devices_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
-    """Of few kinds, as in a real node: only among equal devices is a tie to be decided."""
+    """Draw devices of few kinds, as on a real node: ties only occur among equal devices."""
     kinds = draw(st.lists(facts, min_size=1, max_size=2))
     numas = draw(st.lists(st.sampled_from((-1, 0, 0, 1)), max_size=most))
     found = [{**draw(st.sampled_from(kinds)), "numa": numa} for numa in numas]
@@ -123,7 +123,7 @@ def amounts(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def asks(draw: st.DrawFn) -> Demand:
-    """Up to three requests and any placement."""
+    """Draw up to three requests and any placement."""
     requests = [
         a_request(
             name=f"c{number}",

@@ -68,7 +68,7 @@ sizes = st.one_of(
 
 @st.composite
 def asks(draw: st.DrawFn) -> Demand:
-    """Up to three requests and any placement."""
+    """Draw up to three requests and any placement."""
     requests = [
         a_request(
             name=f"c{number}",

@@ -30,7 +30,7 @@ POLICIES = (
 
 @st.composite
 def states(draw: st.DrawFn) -> dict[str, Any]:
-    """Up to four nodes of up to three devices, some of them cut, and perhaps a quota."""
+    """Draw up to four nodes of up to three devices, some partitioned, and perhaps a quota."""
     nodes = [
         {
             "name": f"n{at}",

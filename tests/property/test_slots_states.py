@@ -146,13 +146,13 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def no_device_is_over_capacity(self) -> None:
-        """Σ of what is granted and not closed is within each device."""
+        """The sum of what is granted and not closed is within each device's capacity."""
         for uuid, use in self.state.used().items():
             assert use.peak(DEVICES[uuid]) == DEVICES[uuid], (uuid, use)
 
     @invariant()
     def what_is_used_is_what_was_granted_and_has_not_ended(self) -> None:
-        """Device by device as a plain dictionary of claims has it."""
+        """For each device, the use equals that of a plain dictionary of claims."""
         total: dict[str, Use] = {}
         for uses in self.open.values():
             for uuid, use in uses.items():
@@ -161,7 +161,7 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def a_slot_belongs_to_one_pod(self) -> None:
-        """All bound leases on a slot are one pod's."""
+        """All bound leases on a slot belong to one pod."""
         for slot in SLOTS:
             assert len({x.pod_uid for x in self.state.on([slot]) if x.is_bound}) <= 1
 

@@ -117,7 +117,7 @@ def test_no_name_of_a_namespace_that_may_not_be_read_is_in_any_answer(
 
 @given(space=st.sampled_from(SPACES), name=st.sampled_from(["there", "not-there"]))
 def test_a_refusal_does_not_tell_whether_the_claim_exists(space: str, name: str) -> None:
-    """The answers for a hidden claim that exists and for one that does not differ in no letter."""
+    """The answers for a hidden claim and for one that does not exist are identical."""
     mirror, sight = a_mirror(claims=[a_waiter("there", namespace=space)]), Sight("v", devices=True)
     try:
         views.claim(mirror, sight, ClaimKey(space, name), now=NOW)

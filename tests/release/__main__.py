@@ -184,7 +184,7 @@ def _image(word: str) -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m release FOLDER`."""
+    """Run `python -m release FOLDER`."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--version", required=True)

@@ -113,7 +113,7 @@ def kustomized(components: Sequence[str]) -> Objects:
 
 
 def by_key(objects: Iterable[Any]) -> Objects:
-    """Objects by what distinguishes them."""
+    """Return the objects by what identifies them."""
     return {
         (
             obj["apiVersion"],
@@ -262,7 +262,7 @@ def write(folder: Path, version: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m release.chart FOLDER`."""
+    """Run `python -m release.chart FOLDER`."""
     parser = argparse.ArgumentParser(prog="python -m release.chart", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--version", default="0.1.0")

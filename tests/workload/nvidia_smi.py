@@ -64,12 +64,12 @@ class Gpu:
 
     @property
     def utilization(self) -> Any:
-        """Percent of the last moment: gpu, memory."""
+        """Return the percentages of the last moment: GPU, memory."""
         return self.ask(pynvml.nvmlDeviceGetUtilizationRates)
 
     @property
     def power(self) -> tuple[float | None, float | None]:
-        """Watts: drawn, and the limit."""
+        """Return watts: power drawn, and the limit."""
         drawn = self.ask(pynvml.nvmlDeviceGetPowerUsage)
         limit = self.ask(pynvml.nvmlDeviceGetPowerManagementLimit)
         return _scaled(drawn, 1000), _scaled(limit, 1000)

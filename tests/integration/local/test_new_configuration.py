@@ -67,7 +67,7 @@ def test_a_standby_begins_anew_first_and_follows_the_leader_at_once(two: LocalCl
 def test_a_document_of_hamis_takes_effect_without_a_hand_and_a_wrong_one_has_none(
     cluster: LocalCluster,
 ) -> None:
-    """The webhooks go on as they are; operator and agent end by themselves, to begin anew."""
+    """The webhooks keep running; operator and agent exit by themselves and start again."""
     file = cluster.folder / "config.yaml"
     create(cluster, a_pod("before", a_container(limits={"nvidia.com/gpumem": 1024})))
     running(cluster, "before")

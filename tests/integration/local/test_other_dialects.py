@@ -52,7 +52,7 @@ def test_pods_in_acks_words_get_their_gib_on_nodes_of_their_kind(cluster: LocalC
 def test_a_whole_device_in_acks_words_goes_where_whole_devices_are_given(
     cluster: LocalCluster,
 ) -> None:
-    """And where no node is of its kind it waits, and its claim shows why."""
+    """If no node has its kind it waits, and its claim shows why."""
     for name in ("one", "two"):
         create(cluster, a_pod(name, a_container(limits={"aliyun.com/gpu-count": 1})))
         assert running(cluster, name)["metadata"]["annotations"][HAMI_NODE] != "cgpu"

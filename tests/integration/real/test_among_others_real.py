@@ -142,7 +142,7 @@ CANNOT_RUN: dict[str, Callable[[int], Pod]] = {
 def test_a_daemonset_runs_on_each_of_its_nodes_within_ten_seconds(
     cluster: InstalledCluster, nodes: int, devices: int
 ) -> None:
-    """Where kube-scheduler binds the same pods without devices in a second; else in proportion."""
+    """This holds if kube-scheduler binds the same pods without devices in a second."""
     plain_s = seconds_of_daemonset(cluster, f"plain-of-{nodes}-", nodes, 0)
     took_s = seconds_of_daemonset(cluster, f"daemon-of-{nodes}-", nodes, devices)
     print(f"{nodes} nodes: {took_s:g} s, without devices {plain_s:g} s")

@@ -184,7 +184,7 @@ def names(cluster: LocalCluster) -> set[str]:
 def test_controllers_that_raise_the_class_of_each_new_pod_end_with_the_highest(
     cluster: LocalCluster,
 ) -> None:
-    """Each makes its pod anew at once, in the next class; the metric counts what they do."""
+    """Each recreates its pod at once, in the next class; the metric counts the preemptions."""
     before, classes = served(cluster), iter(("p200", "p300", "p1000"))
     start(cluster, "a0", "p100", gpu=2, gpumem=16000)
     all_run(cluster, "a0")

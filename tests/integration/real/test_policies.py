@@ -437,7 +437,7 @@ async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: C
 
 
 async def test_nobody_marks_a_pod_where_no_webhook_reads_it(callers: Callers) -> None:
-    """An administrator cannot either: the mark records what admission did."""
+    """Not even an administrator can: the mark records what admission did."""
     labels = {"hami.io/webhook": "ignore"}
     await callers.admin.create(NAMESPACES, {"metadata": {"name": "left-alone", "labels": labels}})
     for namespace in ("left-alone", "kube-system"):

@@ -20,7 +20,7 @@ documents = st.dictionaries(
 def test_applying_the_operations_gives_the_edited_document(
     document: dict[str, Any], edits: list[tuple[str, str, str, int]]
 ) -> None:
-    """Invariant: what `get` shows after the edits is what a server makes of the operations."""
+    """Invariant: what `get` returns after the edits is what a server makes of the operations."""
     patch = JsonPatch(document)
     for a, b, c, value in edits:
         patch.set(a, b, c, value=value)

@@ -24,7 +24,7 @@ def a_pod(*containers: dict[str, Any]) -> dict[str, Any]:
 
 
 def admitted(pod: dict[str, Any]) -> dict[str, Any]:
-    """Through both webhooks, the first of them twice."""
+    """Send it through both webhooks, and through the first of them twice."""
     config = ClusterConfig()
     once = jsonpatch.apply_patch(pod, mutate_pod(pod, config, None))
     assert mutate_pod(once, config, None) == []

@@ -30,7 +30,7 @@ def a_native_pod() -> dict[str, Any]:
 
 
 def admit(pod: dict[str, Any]) -> None:
-    """Both webhooks, as the API server calls them."""
+    """Call both webhooks, as the API server does."""
     operations = mutate_pod(pod, ClusterConfig(), CLAIM)
     validate_pod(jsonpatch.apply_patch(pod, operations), ClusterConfig())
 

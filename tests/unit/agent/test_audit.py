@@ -29,7 +29,7 @@ from vgpu_nodeagent.state.slots import SlotState
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> Bench:
-    """One claim in use."""
+    """Return an agent with one claim in use."""
     bench = await a_bench(tmp_path)
     pod = a_bound_pod()
     bench.view.pods.added(pod)

@@ -94,7 +94,7 @@ class Node:
 
     @property
     def known(self) -> dict[str, str]:
-        """The versions of the known claims."""
+        """Return the versions of the known claims."""
         objects = self.view.claims.objects
         return {name: claim.metadata.resource_version for (_, name), claim in objects.items()}
 

@@ -203,7 +203,7 @@ def allocations(tmp_path: Path) -> Allocations:
 
 
 def edits(tmp_path: Path) -> tuple[dict[str, str], list[str]]:
-    """Mounts by container path, and environment, of the one CDI spec."""
+    """Return mounts by container path, and environment, of the one CDI spec."""
     (path,) = (tmp_path / "cdi").glob("*.json")
     (device,) = json.loads(path.read_text())["devices"]
     found = device["containerEdits"]

@@ -87,7 +87,7 @@ def fitted_again(claim: VGPUClaim) -> VGPUClaim:
 
 
 async def started(bench: Bench, *, app_slot: str = "slot-0") -> tuple[str, str]:
-    """The pod's init container has been started; returns the leases of both containers."""
+    """Start the pod's init container; return the leases of both containers."""
     pod = the_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(its_claim(pod))

@@ -74,7 +74,7 @@ async def a_started_pod(bench: Bench, **changes: Any) -> Pod:
 
 
 async def a_start_that_came_too_late(bench: Bench) -> Why:
-    """The kubelet gave up after the instance was made, before anything was granted."""
+    """Prepare it, but the kubelet gives up after the instance was made and before any grant."""
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(an_instance_claim(pod))

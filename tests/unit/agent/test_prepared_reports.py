@@ -87,7 +87,7 @@ class Agent:
             await task
 
     def said(self) -> list[tuple[str, str]]:
-        """Status and reason of `Prepared` in each write."""
+        """Return status and reason of `Prepared` in each write."""
         return [
             (each["status"], each["reason"])
             for status in self.applied

@@ -38,7 +38,7 @@ def a_page(
 
 
 def its_claim(*, reserved: bool = True, allocated: bool = True, init: bool = False) -> VGPUClaim:
-    """1 GiB for `main`; with `init`, 8 GiB for `prepare` before it."""
+    """Return a claim of 1 GiB for `main`; with `init`, 8 GiB for `prepare` before it."""
     requests = [a_request(name="main", memory="1Gi")]
     devices = [an_allocated_device(request="main", cores=30)]
     if init:

@@ -56,7 +56,7 @@ def an_agent(folder: Path, driver: ObedientDriver) -> Agent:
 async def test_devices_that_changed_while_it_waited_are_known_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent before it may have cut a device; what is rebuilt is compared with the devices."""
+    """The previous agent may have partitioned a device; records must match the devices."""
     known: list[frozenset[str]] = []
 
     async def load(agent: Agent) -> NoReturn:

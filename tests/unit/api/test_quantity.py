@@ -56,7 +56,7 @@ def test_any_text_is_a_quantity_or_a_quantity_error(text: str) -> None:
 
 @given(size=st.integers(min_value=0, max_value=1 << 60))
 def test_formatting_and_reading_a_size_are_inverse(size: int) -> None:
-    """Invariant: what we write we read, exactly."""
+    """Invariant: reading a formatted size gives exactly the same size."""
     assert quantity.read_mib(quantity.format_mib(size)) == size
 
 

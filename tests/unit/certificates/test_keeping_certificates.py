@@ -48,7 +48,7 @@ class World:
         )
 
     async def settle(self) -> int:
-        """The rounds until nothing is left to do; returns how many changed something."""
+        """Run rounds until nothing is left to do; return how many changed something."""
         rounds = 0
         while await self.keeper().step():
             rounds += 1

@@ -30,7 +30,7 @@ def waiting() -> VGPUClaim:
 
 
 def going() -> VGPUClaim:
-    """Deleted a moment ago: the operator has not written it down yet."""
+    """Return a claim that was deleted a moment ago; the operator has not recorded it yet."""
     condition = Condition(type="Allocated", status="True", reason="Allocated")
     status = VGPUClaimStatus(
         allocation=an_allocation(),

@@ -215,7 +215,7 @@ def test_what_an_npu_cannot_give_is_refused_by_name(
 
 
 def test_one_of_a_module_is_rounded_up_to_both_with_its_part_of_memory() -> None:
-    """And what admission has written is read as it was meant."""
+    """Admission's own result is read again with the same meaning."""
     limits = {"huawei.com/Ascend910C": 1, "huawei.com/Ascend910C-memory": 16_384}
     asked = request_of(limits)
     assert (asked.count, asked.memory) == (2, "16Gi")

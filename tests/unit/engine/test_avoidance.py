@@ -31,7 +31,7 @@ def owner(name: str = "web") -> OwnerReference:
 
 
 def replica(*nodes: str, gate: bool = False) -> Replica:
-    """Equal idle nodes with a device each."""
+    """Return equal idle nodes with a device each."""
     made = Replica(config=GATE) if gate else Replica()
     for number, name in enumerate(nodes or ("one", "two")):
         made.news.node_changed(a_node(name, allocatable=ROOM))
@@ -76,7 +76,7 @@ def moved(world: Replica, pod: Pod, *, node: str, **status: Any) -> Pod:
 
 
 def rejected(world: Replica, pod: Pod, node: str, said: tuple[str, str] = TOPOLOGY) -> None:
-    """Its kubelet rejects the pod, which was bound a moment before."""
+    """Let its kubelet reject the pod, which was bound a moment before."""
     moved(world, pod, node=node, phase="Pending")
     moved(world, pod, node=node, phase="Failed", reason=said[0], message=said[1])
 

@@ -77,7 +77,7 @@ class Line:
         return self.pod(name, second, scheduler="default-scheduler", node="node-1", **fields)
 
     async def recovers(self) -> list[str]:
-        """The GPUs work again; returns the pods that get one."""
+        """Let the GPUs work again; return the pods that get one."""
         await self.world.told()
         self.set_healthy(True)
         await self.world.scheduled()
@@ -197,7 +197,7 @@ async def test_an_immediate_claim_is_not_served_first_for_its_sake(config: Clust
 
 @MODES
 async def test_a_pod_that_lost_its_devices_goes_first(config: ClusterConfig) -> None:
-    """Its node was registered anew without its GPU, and another GPU is put in."""
+    """Its node was registered again without its GPU, and another GPU was added."""
     line = Line(config)
     line.set_healthy(True)
     pod = line.waits("runs", 1, priority=-100)
@@ -219,7 +219,7 @@ async def test_a_pod_that_lost_its_devices_goes_first(config: ClusterConfig) -> 
 
 
 async def test_a_pod_of_our_scheduler_that_has_no_claim_goes_first() -> None:
-    """The project was installed anew: all claims are gone, and what they served runs on."""
+    """The project was reinstalled: all claims are gone, and their pods still run."""
     line = Line(CONFIG)
     line.waits("important", 1, priority=1_000_000)
     line.pod("runs", 2, node="node-1")

@@ -8,7 +8,7 @@ from vgpu_api.v1alpha1 import AllocatedDevice
 
 
 def granted(*claims: tuple[str, AllocatedDevice]) -> History:
-    """Pods, each with a claim."""
+    """Return a history of pods, each with a claim."""
     history = History()
     for number, (name, of) in enumerate(claims):
         history.pod(name)
@@ -39,7 +39,7 @@ def test_a_device_that_is_anothers_alone() -> None:
 
 
 def a_pod_with(first: str, second: str) -> History:
-    """3,000 and 9,000 MiB in init containers, then 1,000 in the app, beside 5,000 of another."""
+    """Return 3,000 and 9,000 MiB in init containers and 1,000 in the app, beside 5,000 more."""
     history = granted(("other", part(5000)))
     history.pod("a", (first, "side", 3000), (second, "prep", 9000), ("app", "main", 1000))
     parts = [part(3000, request="side"), part(9000, request="prep"), part(1000)]

@@ -18,7 +18,7 @@ Lines: TypeAlias = Callable[[], list[logging.LogRecord]]
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Lines:
-    """The lines of decisions so far."""
+    """Return the lines of decisions so far."""
     caplog.set_level(logging.INFO, logger="vgpu_operator.engine.observability.decision_log")
     return lambda: [record for record in caplog.records if hasattr(record, "decision")]
 

@@ -17,14 +17,14 @@ from vgpu_operator.engine.effects import WriteDevice
 
 
 async def applied(replica: Replica) -> list[tuple[str, dict[str, Any]]]:
-    """Settle; the statuses that were applied meanwhile, by device. The watch brings them back."""
+    """Settle; return the statuses applied meanwhile, by device, which the watch then delivers."""
     new = await written(replica)
     show(replica, new)
     return [(obj["metadata"]["name"], obj["status"]) for obj in new]
 
 
 async def written(replica: Replica) -> list[dict[str, Any]]:
-    """Come to rest; what was applied meanwhile, and the watch does not show yet."""
+    """Come to rest; return what was applied meanwhile, which the watch does not show yet."""
     before = len(replica.api.applied)
     for _ in range(2):  # a view is seen, and seen again
         replica.time += SHOWN_WITHIN_S
@@ -33,7 +33,7 @@ async def written(replica: Replica) -> list[dict[str, Any]]:
 
 
 def show(replica: Replica, new: Sequence[dict[str, Any]]) -> None:
-    """The watch brings back what was applied."""
+    """Deliver what was applied through the watch."""
     for obj in new:
         for node in replica.ledger.nodes():
             for device in replica.ledger.devices(node):

@@ -25,7 +25,7 @@ class Told:
         recorder.record = record
 
     def of(self, kind: str) -> list[tuple[str, str, str]]:
-        """Type, reason and note of those on objects of a kind."""
+        """Return type, reason and note of the events on objects of a kind."""
         return [
             (event.type, event.reason, event.note)
             for event in self._recorded
@@ -166,6 +166,6 @@ async def test_a_device_that_is_found_to_have_anothers_uuid_is_told_so(
 
 
 async def look(replica: Replica) -> None:
-    """Devices are described once a second."""
+    """Let a second pass, because devices are described once a second."""
     replica.time += 1
     await replica.settle()

@@ -128,7 +128,7 @@ async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_devices_unti
 async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_found(
     replica: Replica,
 ) -> None:
-    """The pod may have been bound and gone unseen; the one that has its name now is another."""
+    """The pod may have been bound unseen; the pod that has its name now is another one."""
     replica.device()
     pod = replica.offered()
     await replica.settle()

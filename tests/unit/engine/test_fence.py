@@ -177,7 +177,7 @@ async def test_a_claim_whose_pod_is_gone_is_touched(replica: Replica) -> None:
 async def test_an_immediate_claim_with_devices_is_not_touched(
     replica: Replica, mode: str, count: int
 ) -> None:
-    """It is decided anew only once it is seen to have none."""
+    """It is decided again only once it is seen to have none."""
     replica.claim(a_claim("empty"))
     replica.claim(a_claim("its", binding_mode=mode, status=given()))
     assert await a_fence(replica).close() == 1 + count

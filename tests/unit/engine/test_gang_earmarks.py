@@ -28,7 +28,7 @@ def a_group(replica: Replica, name: str, sizes: list[dict[str, int]], **fields: 
 
 
 async def starves(replica: Replica, *groups: list[Pod]) -> None:
-    """The groups are refused, and a minute later still wait."""
+    """Have the groups refused; a minute later they still wait."""
     for seconds in (0, AFTER_S, 1):
         replica.time += seconds
         for pods in groups:
@@ -88,7 +88,7 @@ async def test_small_pods_of_a_group_share_the_devices_that_are_kept(replica: Re
 
 
 async def test_a_group_that_no_earmarks_can_serve_gets_none(replica: Replica) -> None:
-    """Three whole devices where there are two: what is kept for a part of it would lie idle."""
+    """Three whole devices of only two: anything kept for a part of the group would be idle."""
     await full(replica, 2)
     await starves(replica, a_group(replica, "a", [WHOLE] * 3))
     assert kept(replica) == []

@@ -377,7 +377,7 @@ def woken(replica: Replica) -> set[str]:
 
 
 async def ends(replica: Replica, pod: Pod) -> None:
-    """The pod and its claim go."""
+    """Delete the pod and its claim."""
     claim = replica.claim_of(pod)
     replica.news.pod_gone(pod.metadata.uid)
     replica.api.vanish(VGPU_CLAIMS, claim.metadata.name)
@@ -402,7 +402,7 @@ async def test_a_waiting_group_is_woken_as_a_whole_and_only_once_all_of_it_fits(
 
 
 async def test_a_group_is_woken_when_the_room_of_its_other_pods_comes_later(two: Replica) -> None:
-    """Its large pod finds room first; what its small one lacks becomes free on another node."""
+    """Its large pod finds room first; later another node has room for its small one."""
     two.device(uuid="GPU-3", node="node-3", memory_mib=4096)
     holders = [
         two.pod(name, limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})

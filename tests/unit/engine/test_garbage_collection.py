@@ -12,7 +12,7 @@ from vgpu_operator import garbage_collection
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """The collector is as it was afterwards."""
+    """Restore the collector's settings afterwards."""
     before, thresholds = list(gc.callbacks), gc.get_threshold()
     yield
     gc.callbacks[:] = before

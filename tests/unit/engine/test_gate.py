@@ -38,7 +38,7 @@ OWNER = OwnerReference(kind="ReplicaSet", name="web", uid="uid-of-web", controll
 
 
 def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
-    """Ready nodes with room and a device each."""
+    """Return ready nodes with room and a device each."""
     made = Replica(api, config=GATE)
     for number, name in enumerate(nodes or ("node-1",)):
         made.news.node_changed(a_node(name, allocatable={**ROOM, **room}))
@@ -87,7 +87,7 @@ def tied(world: Replica, name: str = "pod-1") -> list[str]:
 
 
 def refused(world: Replica, name: str = "pod-1", **status: Any) -> Pod:
-    """kube-scheduler finds no room for the pod."""
+    """Let kube-scheduler find no room for the pod."""
     pod = Pod.model_validate(stored(world, name)).to_wire()
     pod["status"]["conditions"] = [
         {

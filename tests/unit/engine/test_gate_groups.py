@@ -67,7 +67,7 @@ class Town:
             self.replica.news.device_changed(a_device(uuid=f"GPU-{number}", node=node))
 
     def successor(self) -> Town:
-        """Another replica, which has read everything from the API server."""
+        """Return another replica that has read everything from the API server."""
         self.replica.leading = False
         town = Town(0, api=self.api)
         for node in self.replica.cache.nodes.values():
@@ -118,7 +118,7 @@ class Town:
         return stored
 
     def bind(self, *names: str) -> None:
-        """kube-scheduler binds pods to the nodes that they are tied to."""
+        """Let kube-scheduler bind pods to the nodes that they are tied to."""
         for name in names:
             raw = Pod.model_validate(self.stored(name)).to_wire()
             raw["spec"]["nodeName"] = self.tied(name)
@@ -126,7 +126,7 @@ class Town:
             self.put(Pod.model_validate(raw))
 
     def end(self, name: str) -> None:
-        """The pod is deleted; the agent has released its claim, which is collected."""
+        """Delete the pod; the agent has released its claim, which is collected."""
         uid = self.stored(name)["metadata"]["uid"]
         self.api.vanish(PODS, name)
         self.replica.news.pod_gone(uid)
@@ -159,7 +159,7 @@ class Town:
         return found
 
     def lifted(self) -> list[str]:
-        """The pods past their gates, by name."""
+        """Return the pods past their gates, by name."""
         return [
             pod["metadata"]["name"]
             for pod in self._all(PODS.plural)
@@ -173,7 +173,7 @@ class Town:
         return node
 
     def allocated(self) -> list[str]:
-        """The pods with devices, by name."""
+        """Return the pods with devices, by name."""
         return sorted(
             raw["status"]["reservedFor"]["podName"]
             for raw in self._all(VGPU_CLAIMS.plural)
@@ -181,7 +181,7 @@ class Town:
         )
 
     def why(self, pod: Pod) -> tuple[str, str]:
-        """The reason and the text that the pod's claim shows."""
+        """Return the reason and the text that the pod's claim shows."""
         condition = self.replica.claim_of(pod).status.conditions[0]
         return condition.reason, condition.message
 
@@ -575,7 +575,7 @@ def claim_name(town: Town, name: str) -> str:
 
 
 async def evicted(town: Town) -> list[str]:
-    """The pods that were evicted within ten seconds, by name."""
+    """Return the pods that were evicted within ten seconds, by name."""
     for _ in range(20):
         await town.settle(0.5)
     return sorted(name for verb, name in town.api.log if verb == "evict")

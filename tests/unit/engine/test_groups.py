@@ -171,7 +171,7 @@ class Seen:
 
 
 async def test_pod_groups_are_followed_in_the_version_that_is_served() -> None:
-    """None at first, then one of them, as when a feature gate is opened; then after an upgrade."""
+    """At first there is none, then one, as after opening a feature gate; then an upgrade."""
     server, seen = Server(), Seen()
     following = asyncio.create_task(follow_pod_groups(server, seen, NoWait()))
     await server.refused.wait()

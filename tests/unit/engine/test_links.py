@@ -10,7 +10,7 @@ from replica import Replica
 
 @pytest.fixture
 def said() -> list[tuple[str, str, str]]:
-    """(kind, name, message) of a replica's events."""
+    """Return (kind, name, message) of a replica's events."""
     return []
 
 

@@ -29,7 +29,7 @@ def shaped(number: int) -> Pod:
 
 
 def selecting(number: int) -> Pod:
-    """Rules of its own: a selector of 10 kB that no node meets."""
+    """Return rules of its own: a selector of 10 kB that no node matches."""
     selector = {f"key-{number}-{key}": "x" * 60 for key in range(140)}
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
     return a_pod(f"p{number}", containers=[a_container(limits=limits)], node_selector=selector)
@@ -52,7 +52,7 @@ def come_and_go(replica: Replica, make: Callable[[int], Pod], numbers: range) ->
 async def test_shapes_beyond_those_that_are_remembered_leave_nothing_behind(
     replica: Replica, make: Callable[[int], Pod], many: int
 ) -> None:
-    """And a pod of another tenant still gets a device."""
+    """A pod of another tenant still gets a device."""
     for number in range(NODES):
         name = f"node-{number}"
         replica.news.node_changed(a_node(name))

@@ -42,7 +42,7 @@ def a_gpu_pod(name: str, memory_mib: int, *, namespace: str = "tenant") -> Pod:
 
 
 def full_but_for_one(replica: Replica) -> None:
-    """Nodes whose GPUs are taken, and one with a small GPU, where the others go."""
+    """Create nodes whose GPUs are taken, and one with a small GPU, where the others go."""
     for number in range(NODES):
         replica.news.node_changed(a_node(f"node-{number}"))
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16_384)
@@ -117,7 +117,7 @@ async def test_ten_thousand_waiting_pods_of_a_tenant_slow_no_other_down_and_leav
 async def test_a_gpu_that_becomes_free_costs_as_much_with_ten_thousand_alike_as_with_a_hundred(
     replica: Replica,
 ) -> None:
-    """One of them gets it; the others are not looked at."""
+    """One pod gets it; the others are not examined."""
     full_but_for_one(replica)
 
     def free(number: int) -> int:

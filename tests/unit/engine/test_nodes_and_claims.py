@@ -164,7 +164,7 @@ async def test_a_node_registered_anew_has_a_minute_to_publish_the_devices_it_had
 async def test_a_pod_is_decided_anew_where_another_machine_has_taken_its_nodes_name(
     replica: Replica,
 ) -> None:
-    """Also when it is looked at while its former devices are being released."""
+    """This also holds if it is examined while its former devices are being released."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
     replica.news.device_gone("gpu-0")
@@ -229,7 +229,7 @@ async def test_a_node_that_goes_while_a_binding_is_under_way_frees_nothing(
 async def test_a_claim_that_vanishes_under_a_running_pod_is_made_again_as_it_was(
     replica: Replica,
 ) -> None:
-    """Its finalizer was removed by hand, or the CRD was deleted and is there again."""
+    """Its finalizer was removed by hand, or the CRD was deleted and created again."""
     replica.device(uuid="GPU-1", index=1)
     pod = await a_running_pod(replica)
     was = replica.claim_of(pod)

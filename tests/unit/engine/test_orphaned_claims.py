@@ -64,7 +64,7 @@ class Orphan:
             self.replica.news.agent_renewed(node, f"renewed at {self.replica.time}")
 
     async def pass_time(self, seconds: float, *beating: str) -> None:
-        """Ten seconds at a time."""
+        """Let time pass, ten seconds at a time."""
         end = self.replica.time + seconds
         while self.replica.time < end:
             self.replica.time = min(end, self.replica.time + 10)

@@ -22,7 +22,7 @@ def node_of(replica: Replica, pod: Pod) -> str | None:
 
 
 async def requeued(replica: Replica) -> list[str]:
-    """Settle; the pods that were requeued since the last call."""
+    """Settle; return the pods that were requeued since the last call."""
     before = len(replica.api.log)
     await replica.settle()
     return [name for verb, name in replica.api.log[before:] if verb == "merge"]
@@ -30,7 +30,7 @@ async def requeued(replica: Replica) -> list[str]:
 
 @pytest.fixture
 async def passed_over(replica: Replica) -> Pod:
-    """It has its devices on node-1; node-2, all that was offered, has none that is healthy."""
+    """Give it devices on node-1; node-2, the only node offered, has no healthy one."""
     replica.device(uuid="GPU-1", node="node-1")
     replica.device(uuid="GPU-2", node="node-2", healthy=False)
     pod: Pod = replica.offered("a")

@@ -296,13 +296,13 @@ def limited(per_minute: int) -> Replica:
 
 
 async def added(replica: Replica, pod: Pod, *nodes: str) -> set[str]:
-    """The UIDs that the answer names where kube-scheduler has found no victims of its own."""
+    """Return the UIDs in the answer if kube-scheduler found no victims of its own."""
     answer = await preempt(replica.engine, request_for(pod, {node: [] for node in nodes}))
     return {uid for victims in answer.victims.values() for uid in victims.uids}
 
 
 def deleted(replica: Replica, pod: Pod) -> None:
-    """kube-scheduler deletes a victim."""
+    """Delete a victim as kube-scheduler does."""
     wire = replica.cache.pod(pod.metadata.uid).pod.to_wire()
     wire["metadata"] |= {"deletionTimestamp": "2023-11-14T23:00:00Z", "resourceVersion": "99"}
     replica.news.pod_changed(Pod.model_validate(wire))

@@ -32,7 +32,7 @@ def a_registering_node(written: str = TWO, *, offered: str = "8", version: int =
 
 
 async def published(replica: Replica) -> dict[str, GPUDevice]:
-    """Settle until every device shows what its node registers; the watch shows what was written."""
+    """Settle until every device shows what its node registers; the watch delivers all writes."""
     found: dict[str, GPUDevice] = {}
     for _ in range(3):
         replica.time += 1.0
@@ -260,7 +260,7 @@ async def test_a_plugin_that_is_not_told_which_pod_it_serves_serves_one_at_a_tim
 
 
 async def let_the_plugin_serve_one(replica: Replica) -> None:
-    """It is pod `one` on node-1 that its plugin has not answered for."""
+    """Mark pod `one` on node-1 as the one that its plugin has not answered for."""
     replica.news.node_changed(a_registering_node())
     await published(replica)
     first = replica.offered("one", containers=[a_container(limits=LIMITS)])
@@ -303,7 +303,7 @@ async def bind(replica: Replica, pod: Pod) -> str:
 
 
 async def see_bound(replica: Replica, pod: Pod, *, phase: str) -> None:
-    """The watch shows the pod with its node and the mark."""
+    """Let the watch show the pod with its node and the mark."""
     raw = replica.api.objects[("pods", "default", pod.metadata.name)]
     raw["metadata"]["annotations"]["hami.io/bind-phase"] = phase
     replica.news.pod_changed(Pod.model_validate(replica.api.put(PODS, raw)))

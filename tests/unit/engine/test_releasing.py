@@ -57,7 +57,7 @@ async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Replica) -> Non
 
 
 async def test_a_pod_that_no_filter_asks_about_holds_nothing(replica: Replica) -> None:
-    """It may be one that kube-scheduler cannot place for reasons of its own."""
+    """kube-scheduler may be unable to place it for reasons of its own."""
     replica.device()
     pod = replica.pod()
     await replica.told()

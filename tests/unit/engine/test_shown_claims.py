@@ -44,7 +44,7 @@ def said(replica: Replica, name: str = "mine") -> str:
 
 
 def delete(replica: Replica, name: str = "mine", **metadata: Any) -> None:
-    """`kubectl delete`: a finalizer keeps the claim."""
+    """Delete the claim as kubectl does: a finalizer keeps it."""
     raw = replica.api.claim(name)
     raw["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", **metadata}
     replica.claim(VGPUClaim.read(raw))

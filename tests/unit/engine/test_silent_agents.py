@@ -46,7 +46,7 @@ class Nodes:
             self.replica.news.agent_renewed(node, f"renewed at {self.replica.time}")
 
     async def pass_time(self, seconds: int, *beating: str) -> None:
-        """Seconds pass; some agents beat every ten of them, and what is applied is shown."""
+        """Let seconds pass; some agents beat every ten of them, and what is applied is shown."""
         for second in range(seconds):
             self.replica.time += 1
             if second % 10 == 9:

@@ -103,7 +103,7 @@ class Calls:
         self._tasks.append(asyncio.create_task(self._call()))
 
     async def answered(self) -> None:
-        """All of them are."""
+        """Wait until all of them are answered."""
         await asyncio.gather(*self._tasks)
 
     async def _call(self) -> None:

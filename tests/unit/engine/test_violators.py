@@ -37,7 +37,7 @@ class Users:
         await replica.settle()
 
     def report(self, name: str, status: str = "True") -> None:
-        """The agent writes the claim's condition."""
+        """Write the claim's condition as the agent does."""
         key = self.replica.cache.pod(f"uid-of-{name}").claim
         raw = self.replica.api.claim(key.name)
         kept = [c for c in raw["status"]["conditions"] if c["type"] != "Violated"]
@@ -93,7 +93,7 @@ async def test_it_is_not_asked_for_again_before_a_minute_and_not_after_it_obeys(
 
 
 async def on_nodes_of_their_own(users: Users, number: int) -> list[str]:
-    """Violators `p-0` … on as many nodes."""
+    """Create violators `p-0` … on as many nodes."""
     names = [f"p-{n}" for n in range(number)]
     for n, name in enumerate(names):
         users.replica.device(uuid=f"GPU-of-{n}", node=f"of-{n}")

@@ -32,7 +32,7 @@ def filtered(replica: Replica, pod: Pod) -> FilterAnswer:
 
 
 def end(replica: Replica, pod: Pod) -> None:
-    """The pod and its claim are gone, and its devices are free."""
+    """Remove the pod and its claim, and free its devices."""
     claim = replica.claim_of(pod)
     key = (claim.metadata.namespace, claim.metadata.name)
     replica.news.pod_gone(pod.metadata.uid)
@@ -48,7 +48,7 @@ def has_devices(replica: Replica, pod: Pod) -> bool:
 
 
 async def a_full_device(replica: Replica) -> list[Pod]:
-    """Four pods of 4 GiB on a device of 16 GiB."""
+    """Create four pods of 4 GiB on a device of 16 GiB."""
     replica.device(memory_mib=16384)
     small = [replica.offered(f"small-{number}", limits=asking(4096)) for number in range(4)]
     await replica.bound()
@@ -109,7 +109,7 @@ async def test_without_earmarks_the_same_stream_starves_it(replica: Replica) -> 
 async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks_before_it(
     replica: Replica,
 ) -> None:
-    """Pods made in one second rank by name: the one that starved first need not be the first."""
+    """Pods created in the same second rank by name, so the first to starve may rank later."""
     small = await a_full_device(replica)
     starved = await a_starving_pod(replica)
     replica.offered("an-equal-one", limits=asking(16384))

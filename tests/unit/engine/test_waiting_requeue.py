@@ -30,7 +30,7 @@ def filtered(replica: Replica, pod: Pod, *nodes: str) -> list[str]:
 
 
 async def requeued(replica: Replica) -> list[str]:
-    """Settle; the pods that were requeued since the last call."""
+    """Settle; return the pods that were requeued since the last call."""
     before = getattr(replica, "requeues_seen", 0)
     await replica.settle()
     replica.requeues_seen = len(replica.api.log)
@@ -38,7 +38,7 @@ async def requeued(replica: Replica) -> list[str]:
 
 
 def frees(replica: Replica, version: int = 2, **fields: Any) -> None:
-    """The device is healthy from now on."""
+    """Make the device healthy from now on."""
     replica.news.device_changed(a_device(memory_mib=16384, resource_version=version, **fields))
 
 
@@ -48,7 +48,7 @@ WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
 
 
 def wait_for_eight(replica: Replica) -> None:
-    """Eight nodes with a device each recover at once, and eight pods wait for a device."""
+    """Let eight pods wait for a device, and one device recover on each of eight nodes."""
     devices = [{"uuid": f"GPU-{number}", "node": f"node-{number}"} for number in range(8)]
     for device in devices:
         replica.device(memory_mib=16384, healthy=False, **device)
@@ -182,7 +182,7 @@ async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_al
 
 
 async def test_who_is_not_offered_the_node_lets_twice_as_many_try(replica: Replica) -> None:
-    """Pods of one kind may differ in CPU: one that fits is found in few steps."""
+    """Pods of one kind may differ in CPU; this finds one that fits in a few steps."""
     replica.device(memory_mib=8192, healthy=False)
     replica.device(uuid="GPU-9", node="node-2", healthy=False)
     pods = {name: replica.offered(name) for name in "abcdefgh"}

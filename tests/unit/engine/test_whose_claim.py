@@ -191,7 +191,7 @@ async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alo
 
 
 async def test_a_forged_status_is_not_created_with_a_claim(replica: Replica) -> None:
-    """Status is dropped on create: what the API has is what the operator wrote after."""
+    """Status is dropped on create, so the API has only what the operator wrote afterwards."""
     replica.device()
     pod = see(replica, a_pod(containers=[a_container(limits=GPU)])).pod
     replica.offer(pod)

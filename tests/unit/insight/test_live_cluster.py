@@ -52,7 +52,7 @@ def a_raw_pod(
     labels: Object | None = None,
     **spec: Any,
 ) -> Object:
-    """As a user writes it: what is limited is not requested again."""
+    """Return a pod as a user writes it: limits are not repeated as requests."""
     amounts = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
     given = dict(container or {})
     limits = {**amounts, **given.pop("limits", {})}
@@ -296,7 +296,7 @@ async def test_a_claim_that_has_its_node_serves_a_pod_there_or_not_at_all() -> N
 
 
 def test_a_pod_that_has_its_node_is_not_judged_again() -> None:
-    """It was bound by who checked that; devices of its node are all that it may lack."""
+    """The binding was checked before; only devices of its node can be missing."""
     cluster = LiveCluster(world().state)
     raw = a_raw_pod(container={"limits": {"cpu": "9"}}, nodeName="one", **using("data"))
     question = question_of(raw, cluster, admit=False)

@@ -145,7 +145,7 @@ def test_a_node_may_come_after_its_devices_and_come_back():
 
 
 def a_copy(*, name: str = "gpu-0.node-2", created: str = "2026-01-02T00:00:00Z", **fields):
-    """Another object of the same UUID, on node-2."""
+    """Return another object of the same UUID, on node-2."""
     device = a_device(node="node-2", name=name, **fields)
     metadata = device.metadata.model_copy(update={"creation_timestamp": created})
     return device.model_copy(update={"metadata": metadata})

@@ -54,7 +54,7 @@ class Stage:
         return BUILD / "libvgpu.so"
 
     def environment(self, *, limited: bool, extra: dict[str, str] | None = None) -> dict[str, str]:
-        """Environment of a program on this machine; `limited` puts it in a container's place."""
+        """Return a program's environment on this machine; `limited` makes it a container's."""
         env = {
             name: value
             for name, value in os.environ.items()
@@ -142,26 +142,26 @@ def tool(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def report() -> ModuleType:
-    """The module that makes the bench report."""
+    """Return the module that makes the bench report."""
     return tool("bench")
 
 
 @pytest.fixture(scope="session")
 def assumptions(report: ModuleType) -> ModuleType:
-    """The module that measures shares on devices that differ; it uses the report's."""
+    """Return the module that measures shares on differing devices; it uses the report's."""
     sys.modules.setdefault("bench", report)
     return tool("assumptions")
 
 
 @pytest.fixture(scope="session")
 def gate() -> ModuleType:
-    """The module that compares the table of symbols with NVIDIA's headers."""
+    """Return the module that compares the table of symbols with NVIDIA's headers."""
     return tool("coverage")
 
 
 @pytest.fixture(scope="session")
 def userland() -> ModuleType:
-    """The module that runs CUDA programs."""
+    """Return the module that runs CUDA programs."""
     return tool("userland")
 
 
@@ -245,7 +245,7 @@ def check_programs(native: Path) -> Path:
 
 @pytest.fixture
 def check(stage: Stage, check_programs: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """The check on a machine of its own, whose contexts take memory as real ones do."""
+    """Return the check on a separate machine, whose contexts take memory as real ones do."""
     path = os.environ["PATH"]
     for name in os.environ:
         monkeypatch.delenv(name)

@@ -221,7 +221,7 @@ def test_without_a_driver_it_says_so_and_fails(check: Check, tmp_path: Path) -> 
 
 
 def test_a_part_stays_within_its_time_and_leaves_what_it_has(check: Check, tmp_path: Path) -> None:
-    """Three seconds are not enough for all cases: what does not fit in any more has failed."""
+    """Three seconds are not enough for all cases, and the remaining ones count as failed."""
     out, began = tmp_path / "gpu.json", time.monotonic()
     done = run(check, out, "--part", "2", "--only", "compute", "--seconds", "3")
     assert time.monotonic() - began < 60

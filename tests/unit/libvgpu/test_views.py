@@ -27,7 +27,7 @@ card uuid={SECOND} memory_mib=16384
 
 
 def probe(stage: Stage, *words: str, visible: str = "", limited: bool = True) -> Any:
-    """Standard output and error of vgpu-probe, as one text."""
+    """Return standard output and error of vgpu-probe, as one text."""
     command = [str(stage.probe_path), *words]
     program = f"""
 import subprocess

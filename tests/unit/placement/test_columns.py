@@ -15,7 +15,7 @@ from vgpu_operator.placement.target_workload import View
 
 
 def sums(columns: Columns, node: str) -> tuple[int, ...]:
-    """Slots, cores and memory there are, then those in use, as kept for a node."""
+    """Return existing slots, cores and memory, then those in use, as kept for a node."""
     number = columns.node_id(node)
     assert number is not None
     return (

@@ -110,7 +110,7 @@ def test_where_a_quota_is_left_each_device_is_asked_what_it_would_cost():
 
 @pytest.mark.parametrize("memory_mib", [0, DEVICE_MIB])
 def test_a_request_that_takes_no_memory_fits_while_a_slot_is_free(memory_mib: int) -> None:
-    """Also where it is unknown how much memory a device has, or all of it is in use."""
+    """This holds even if a device's memory is unknown or all of it is in use."""
     device = device_facts("free", memory_mib=memory_mib, slots=SLOTS)
     taken = device_facts("taken", index=1, memory_mib=memory_mib, slots=SLOTS)
     used = {"free": Use(memory_mib, 0, 1), "taken": Use(memory_mib, 0, SLOTS)}

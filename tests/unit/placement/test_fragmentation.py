@@ -165,7 +165,7 @@ def test_a_device_is_a_fragment_where_the_cpu_for_what_usually_comes_is_gone():
 
 
 def test_a_claim_goes_where_its_pod_leaves_cpu_for_what_usually_comes():
-    """Both nodes have the devices; on the first the pod's CPU would strand what is left of them."""
+    """Both nodes have the devices, but on the first the pod's CPU would strand the rest of them."""
     devices = [device_facts("tight", node="a"), device_facts("ample", node="b")]
     columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *devices)
     columns.set_cpu_free(0, 6000)

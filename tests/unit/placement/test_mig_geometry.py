@@ -48,7 +48,7 @@ def hold(columns: Columns, plan: Plan) -> None:
 
 
 def test_instances_of_one_and_three_slices_lie_at_the_end_and_others_at_the_start():
-    """As HAMi packs an A100: 3g at 4, 2g at 0, then the last places that are left."""
+    """HAMi packs an A100 like this: 3g at 4, 2g at 0, then the remaining places."""
     columns = some_columns(a_cut_device())
     places = []
     for size in (15_000, 9000, 4000, 4000):

@@ -249,7 +249,7 @@ def test_policies_see_what_the_part_takes(policy: str) -> None:
 
 
 def test_fragmentation_keeps_what_large_parts_need() -> None:
-    """Typical requests for parts count where a device has them, and nowhere else."""
+    """Typical requests for parts count only where a device has those parts."""
     used = {"GCU-0": Use(memory_mib=26 * GIB, cores=67, slots=2)}
     columns = some_columns(
         a_gcu("GCU-0"), a_gcu("GCU-1", index=1), device_facts("GPU-0", index=2), used=used

@@ -132,7 +132,7 @@ def test_plugins_read_back_what_hami_writes_for_them(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
 def test_admission_writes_the_amounts_that_hami_writes(path: Path) -> None:
-    """The vendor's plugin is called for what the limits hold."""
+    """The vendor's plugin is called with the amounts in the limits."""
     compared = 0
     for question in questions(path):
         if "limits" in question.answer:

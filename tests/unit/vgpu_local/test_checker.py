@@ -82,7 +82,7 @@ def meshed(uid: str, *, sidecar: bool) -> WriteEvent:
 def test_what_runs_together_is_counted_by_the_pod_and_not_by_the_claim(
     order: int, sidecar: bool, mib: int
 ) -> None:
-    """Whatever order the claim's requests have: 3,000 beside 7,000 at once, then 1,000."""
+    """This holds in any order of the claim's requests: 3,000 and 7,000 at once, then 1,000."""
     sizes = {"side": 3_000, "prepare": 7_000, "main": 1_000}
     phases = {"side": "App" if sidecar else "Init", "prepare": "Init", "main": "App"}
     devices = [an_allocated_device(request=n, memory_mib=size) for n, size in sizes.items()]

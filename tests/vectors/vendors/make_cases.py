@@ -54,7 +54,7 @@ _POLICIES = ("", "", "binpack", "spread", "mutex", "numa", "binpack,numa")
 
 
 def device_config() -> dict[str, Any]:
-    """HAMi's `device-config.yaml` with the names of the shipped tables."""
+    """Return HAMi's `device-config.yaml` with the names of the shipped tables."""
     chips = [kind for kind in kinds() if kind.name.startswith("iluvatar-")]
     return {
         "nvidia": {
@@ -149,7 +149,7 @@ def cases() -> Iterator[dict[str, Any]]:
 
 
 def examples() -> Iterator[dict[str, Any]]:
-    """The pods of `examples/vendors`, each on a node of its own with four devices of its kind."""
+    """Yield the pods of `examples/vendors`, each on a node with four devices of its kind."""
     for path in sorted(EXAMPLES.glob("*.yaml")):
         for pod in yaml.safe_load_all(path.read_text()):
             pod["metadata"] |= {"namespace": "default", "uid": "uid-of-example"}
@@ -160,7 +160,7 @@ def examples() -> Iterator[dict[str, Any]]:
 
 
 def examples_of_hami(source: Path) -> Iterator[dict[str, Any]]:
-    """The pods of HAMi's examples, each on a node of its own with four devices of what it asks."""
+    """Yield the pods of HAMi's examples, each on a node with four devices of the kind it needs."""
     for path in sorted((source / "examples").rglob("*.yaml")):
         documents = [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
         for number, document in enumerate(documents):

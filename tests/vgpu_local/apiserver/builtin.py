@@ -217,7 +217,7 @@ def _pod_containers(spec: Obj) -> list[Cause]:
 
 
 def _resources(resources: Obj, path: str) -> list[Cause]:
-    """Extended resources are whole numbers, with limits equal to requests."""
+    """Check that extended resources are whole numbers, with limits equal to requests."""
     found: list[Cause] = []
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for part, amounts in (("limits", limits), ("requests", requests)):
@@ -279,7 +279,7 @@ def _terms(spec: Obj) -> list[Obj]:
 
 
 def _is_narrowed(before: list[Obj], after: list[Obj]) -> bool:
-    """Requirements are added to terms only, to an empty one none, and terms only where none are."""
+    """True if requirements are only added to non-empty terms, or terms to an empty list."""
     if not before:
         return True
     return len(before) == len(after) and all(

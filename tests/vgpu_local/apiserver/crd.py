@@ -136,7 +136,7 @@ def _not_structural(schema: Obj, path: str) -> list[Cause]:
 
 
 def _list_map_keys(schema: Obj, path: str) -> list[Cause]:
-    """Keys of a list-map must be required or have a default, or items have no identity."""
+    """Check that keys of a list-map are required or have a default, and so identify items."""
     items = schema.get("items") or {}
     required = items.get("required", ())
     properties = items.get("properties") or {}

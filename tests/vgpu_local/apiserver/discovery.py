@@ -58,7 +58,7 @@ def group(registry: Registry, name: str) -> Obj:
 
 
 def resources(registry: Registry, group_name: str, version: str) -> Obj:
-    """`/api/v1` and `/apis/GROUP/VERSION`."""
+    """Return the document of `/api/v1` or `/apis/GROUP/VERSION`."""
     served = _grouped(registry).get(group_name, {}).get(version, [])
     return {
         "kind": "APIResourceList",
@@ -69,7 +69,7 @@ def resources(registry: Registry, group_name: str, version: str) -> Obj:
 
 
 def aggregated(registry: Registry, *, core: bool) -> Obj:
-    """`/api` and `/apis` for clients that accept the aggregated form."""
+    """Return `/api` and `/apis` for clients that accept the aggregated form."""
     items = [
         {
             "metadata": {"name": name} if name else {},

@@ -205,7 +205,7 @@ class Collector:
             await self._writer.change(spaces, "", namespace, "finalize", change, self._call)
 
     def _forget_kind(self, definition: Obj) -> None:
-        """The objects of a kind that is served no longer go with it."""
+        """Forget the objects of a kind that is no longer served."""
         spec = definition["spec"]
         plural = spec["names"]["plural"]
         for version in spec["versions"]:

@@ -53,7 +53,7 @@ _OBJECT_META: Obj = {
 
 
 def index(registry: Registry) -> Obj:
-    """`/openapi/v3`: where each group-version's document is."""
+    """Return `/openapi/v3`: the location of each group-version's document."""
     paths = {_path(resource) for resource in registry}
     return {
         "paths": {

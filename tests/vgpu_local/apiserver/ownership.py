@@ -125,7 +125,7 @@ def after_update(
 
 
 def _differing(before: Obj, after: Obj) -> tuple[Obj, Obj]:
-    """Both objects without the top-level parts in which they are equal."""
+    """Return both objects without the top-level parts in which they are equal."""
     names = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
     return (
         {key: before[key] for key in names if key in before},
@@ -134,7 +134,7 @@ def _differing(before: Obj, after: Obj) -> tuple[Obj, Obj]:
 
 
 def shown(owners: Owners, api_version: str) -> list[Obj] | None:
-    """`metadata.managedFields`, or None before the first apply."""
+    """Return `metadata.managedFields`, or None before the first apply."""
     if not any(owner.operation == "Apply" for owner in owners):
         return None
     entries = []

@@ -21,7 +21,7 @@ _RETAIN = "$retainKeys"
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386: objects merge, null removes, anything else replaces."""
+    """Merge by RFC 7386: objects merge, null removes, anything else replaces."""
     if not isinstance(patch, dict):
         return patch
     if not isinstance(target, dict):

@@ -50,7 +50,7 @@ def _into(obj: Obj, raw: bytes, fields: Mapping[int, tuple[str, Read]]) -> None:
 
 
 def _parts(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """The length-delimited fields of a message; numbers are skipped, nothing here needs them."""
+    """Return the length-delimited fields of a message; numbers are skipped, being unused here."""
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at)

@@ -91,7 +91,7 @@ def _allowed(spec: Mapping[str, Any], listed: Listed) -> bool:
 def _rules(
     user: str, groups: set[str], wanted: Mapping[str, Any], listed: Listed
 ) -> Iterator[Mapping[str, Any]]:
-    """The rules that hold for a user where the wanted thing is."""
+    """Return the rules that apply to a user where the requested object is."""
     namespace = wanted.get("namespace") or ""
     roles = {
         ("ClusterRole", role["metadata"]["name"]): role for role in listed(f"clusterroles.{_RBAC}")

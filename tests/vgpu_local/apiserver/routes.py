@@ -152,7 +152,7 @@ class Routes:
         return response
 
     def _about(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Discovery, OpenAPI, version and health."""
+        """Answer discovery, OpenAPI, version and health requests."""
         path = request.path.rstrip("/")
         if path in ("/readyz", "/livez", "/healthz"):
             return web.Response(text="ok")

@@ -247,7 +247,7 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 def _is_date_time(text: str) -> bool:
-    """RFC 3339 as the API server reads it: a date of the calendar, and no leap second."""
+    """True for RFC 3339 as the API server reads it: a calendar date, and no leap second."""
     found = _DATE_TIME.fullmatch(text)
     if found is None:
         return False

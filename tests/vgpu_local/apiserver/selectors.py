@@ -17,7 +17,7 @@ _EXISTS = re.compile(r"^\s*(?P<no>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
 
 
 def everything(_: Obj) -> bool:
-    """The selector that selects all."""
+    """Return the selector that selects everything."""
     return True
 
 

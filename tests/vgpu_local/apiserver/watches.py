@@ -158,7 +158,7 @@ class _Stream:
             self._news.clear()
 
     def _begin(self) -> None:
-        """Queue what the stream starts with, and listen from here on: no change is between."""
+        """Queue what the stream starts with, and listen from here on; no change is missed."""
         request = self.request
         if request.since is not None:
             for change in self._store.since(self._table, request.since):

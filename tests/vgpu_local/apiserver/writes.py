@@ -202,7 +202,7 @@ def uid_mismatch(resource: Resource, name: str, wanted: str, actual: str) -> err
 
 
 def _identify(resource: Resource, namespace: str, obj: Obj) -> None:
-    """The object is of the kind and in the namespace that the URL names."""
+    """Check that the object has the kind and the namespace in the URL."""
     given = metadata.of(obj)
     kind, version = obj.get("kind"), obj.get("apiVersion")
     if resource.custom:
@@ -241,7 +241,7 @@ def _identify_custom(resource: Resource, obj: Obj) -> None:
 def _check_identity(
     resource: Resource, namespace: str, before: Stored, after: Obj, version_required: bool
 ) -> None:
-    """The caller means this object, and at this version where it names one."""
+    """Check that the caller means this object, and this version if it gives one."""
     old = before.obj["metadata"]
     name = old["name"]
     _identify(resource, namespace, after)

@@ -46,7 +46,7 @@ class PodReport:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Have the status written, since it has changed."""
+        """Request that the status be written, because it has changed."""
         self._changed.set()
 
     async def run(self, *, over: Callable[[], bool]) -> None:
