@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 LATE_S = 60.0
-"""A replica may believe for this long in a pod or a group that is gone."""
+"""A replica may believe for this long in a pod or a group that no longer exists."""
 GATHERED_WITHIN_S = 1.5
-"""Devices are reserved for a group within this time after one of its Binds was asked for."""
+"""Devices are reserved for a group within this time after one of its Binds was called."""
 HELD_AT_MOST_S = 25.0
 """A group that does not start has nothing written for longer; a reservation lasts for 15 s."""
 
@@ -46,12 +46,12 @@ class Gangs:
     # What it is told.
 
     def group(self, group: PodGroup, *, gone: bool) -> None:
-        """A PodGroup has changed."""
+        """Note that a PodGroup has changed."""
         if not gone:
             self._least[group.metadata.name].append((self.judge.now, group.least))
 
     def pod(self, pod: Pod, *, gone: bool, by: str) -> None:
-        """A pod has changed; it may have got a node, or its gate may have been removed."""
+        """Note that a pod has changed; it may have a node now, or its gate may be gone."""
         name, uid = group_of(pod), pod.metadata.uid
         if not name:
             return
@@ -66,7 +66,7 @@ class Gangs:
                 self._starts_with_others(name, pod)
 
     def _join(self, name: str, uid: str) -> None:
-        """Add a pod to its group; with the first one that is there, the group is a new one."""
+        """Add a pod to its group; with its first pod, the group is a new one."""
         former, now = self._members[name], self.judge.now
         self._members[name] = {
             each for each in former if now - self._gone.get(each, now) <= LATE_S
@@ -75,12 +75,12 @@ class Gangs:
             self._born[name] = now
 
     def bind_asked(self, name: str, uid: str) -> None:
-        """The scheduler asks for the Bind of a group's pod."""
+        """Note that the scheduler has called Bind for a group's pod."""
         self._asked[name].append(self.judge.now)
         self._asked_last[uid] = self.judge.now
 
     def claim(self, claim: VGPUClaim, pod: Pod | None) -> None:
-        """A claim has changed."""
+        """Note that a claim has changed."""
         allocation = claim.status.allocation
         name = "" if pod is None else group_of(pod)
         if allocation is None or self._allocated.get(claim.metadata.uid) == allocation.id:
@@ -93,7 +93,7 @@ class Gangs:
             self.judge.broken("provisional", f"{claim.metadata.name} is written before any Bind")
 
     def restored(self) -> None:
-        """An older state of everything is there."""
+        """Note that an older state of everything was restored."""
         self._gone.clear()
         self._holds_since.clear()
 
@@ -126,7 +126,7 @@ class Gangs:
         return min(known, default=1)
 
     def _starts_with_others(self, name: str, pod: Pod) -> None:
-        """As many as must start have a node, or devices and a Bind, when one gets its node."""
+        """Check that enough pods have a node, or devices and a Bind, when one gets its node."""
         least = self.least(name)
         ready = sum(self._is_ready(uid) for uid in self._members[name])
         if ready < least and not self.judge.may_be_unaware:
@@ -144,7 +144,7 @@ class Gangs:
         return bool(self.judge.allocations_of(uid)) and (has_asked or not self.has_filters)
 
     def _standing(self, name: str) -> set[str]:
-        """Return the pods of a group that have begun, and not those of an earlier group."""
+        """Return the pods of a group that have begun, without those of an earlier group."""
         begun = self._begun & self._members[name]
         return {
             uid for uid in begun if self.judge.now - self._gone.get(uid, self.judge.now) <= LATE_S
@@ -164,7 +164,7 @@ class Gangs:
                 del self._holds_since[name]
 
     def at_rest(self) -> None:
-        """No group runs in part by our doing, and none waits that fits."""
+        """Check that no group runs in part because of us, and that none waits that would fit."""
         for name, uids in self._members.items():
             if self._born[name] < self.judge.calm_since:
                 continue
@@ -203,7 +203,7 @@ class Gangs:
                 yield name, asking
 
     def waiting(self) -> dict[str, list[Pod]]:
-        """Return the pods that wait of each gang; those that ask for devices are alike."""
+        """Return the waiting pods of each gang; those that request devices are alike."""
         found = defaultdict[str, list[Pod]](list)
         for pod in self.judge.waiting():
             if self.is_gang(pod) and not pod.is_bound:

@@ -40,7 +40,7 @@ TICK_S = 0.5
 RENEW_S = 10.0
 POD_GC_S = 40.0
 STAYS = "fill-"
-"""How the names of pods begin whose containers never exit by themselves."""
+"""The beginning of the names of pods whose containers never exit by themselves."""
 ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "20"}
 """The allocatable resources of a node, which mode Gate checks; never what is short."""
 

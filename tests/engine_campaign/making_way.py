@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MINUTE_S = 60.0
 SEEN_WITHIN_S = 0.7
-"""A change is known to the operator after this time, if there are no faults."""
+"""Without faults, the operator knows of a change after this time."""
 STARVES_AFTER_S = 45.0
 """A pod that has waited for longer may have devices kept for it."""
 SERVED_WITHIN_S = 60.0
@@ -69,7 +69,7 @@ class Account:
 
     @property
     def last_at(self) -> float:
-        """The time of the last eviction."""
+        """Return the time of the last eviction."""
         return max(self.victims.values(), default=self.first.at)
 
 
@@ -91,7 +91,7 @@ class MakingWay:
     # What it is told.
 
     def evicts(self, eviction: Eviction) -> None:
-        """A replica has decided to evict a pod for another one."""
+        """Note that a replica has decided to evict a pod for another one."""
         victim = self.judge.pods[eviction.victim]
         preemptor = self.judge.pods[eviction.preemptor]
         self._is_allowed(eviction, victim, preemptor)
@@ -112,7 +112,7 @@ class MakingWay:
         account.has_gang = account.has_gang or self.judge.gangs.is_gang(victim)
 
     def was_refused(self, pod_uid: str) -> None:
-        """A budget has forbidden an eviction."""
+        """Note that a budget has forbidden an eviction."""
         self._evicted.clear()  # of a gang the rest may stay
         for account in self.accounts.values():
             account.is_closed = account.is_closed or pod_uid in account.victims
@@ -123,7 +123,7 @@ class MakingWay:
         proposed: Mapping[str, Collection[str]],
         answer: Mapping[str, Collection[str]],
     ) -> None:
-        """The verb preempt was answered: which pods to end, by node."""
+        """Note the answer to the verb preempt: the pods to end, by node."""
         preemptor = self.judge.pods[pod_uid]
         for node, uids in answer.items():
             more = set(uids) - set(proposed.get(node, ()))
@@ -142,7 +142,7 @@ class MakingWay:
                 self.judge.broken("verb in vain", text)
 
     def pod(self, pod: Pod, *, gone: bool) -> None:
-        """A pod has changed."""
+        """Note that a pod has changed."""
         uid, now = pod.metadata.uid, self.judge.now
         self._born.setdefault(uid, now)
         if gone or pod.is_terminal or pod.metadata.deletion_timestamp:
@@ -151,7 +151,7 @@ class MakingWay:
             account.is_closed = account.is_closed or gone or pod.is_bound or uid in self._ending
 
     def claim(self, claim: VGPUClaim, by: str) -> None:
-        """A claim has changed; it may have been given what others have made way for."""
+        """Note that a claim has changed; it may have received what others were evicted for."""
         allocation, reserved = claim.status.allocation, claim.status.reserved_for
         if allocation is None or self._allocated.get(claim.metadata.uid) == allocation.id:
             return
@@ -168,12 +168,12 @@ class MakingWay:
                 self._is_not_overtaken(account, claim, taker)
 
     def node_changed(self, node: str) -> None:
-        """A node, or a device of it, is another one, or its health has changed."""
+        """Note that a node or one of its devices was replaced, or that its health changed."""
         for account in self.accounts.values():
             account.is_closed = account.is_closed or account.node == node
 
     def restored(self) -> None:
-        """An older state of everything is there."""
+        """Note that an older state of everything was restored."""
         self.accounts.clear()
         self._ending.clear()
 
@@ -203,7 +203,7 @@ class MakingWay:
     # Rules for times without faults.
 
     def _is_of_use(self, account: Account, victim: Pod, preemptor: Pod) -> None:
-        """With all who may go the pod fits, and without this one it does not."""
+        """Check that the pod fits once all victims have gone, and does not fit without this one."""
         node = victim.spec.node_name
         if not self.judge.is_countable(preemptor):
             return
@@ -223,7 +223,7 @@ class MakingWay:
             self._broken("protected", victim, preemptor, "its budget allows no disruption")
 
     def _is_not_overtaken(self, account: Account, claim: VGPUClaim, taker: Pod) -> None:
-        """Nobody as important takes what others make way for."""
+        """Check that no equally important pod takes what others were evicted for."""
         preemptor = self.judge.pods[account.first.preemptor]
         if not self.judge.is_calm or account.first.at < self.judge.calm_since:
             return
@@ -238,7 +238,7 @@ class MakingWay:
             self.judge.broken("overtaken", f"{text} for pod {preemptor.metadata.name}")
 
     def at_rest(self) -> None:
-        """Who made others go has its devices, and whoever could make others go has done so."""
+        """Check that preempting pods have their devices, and that none could still preempt."""
         for uid, former in self._evicted.items():
             victim = self.judge.pods[uid]
             if self.judge.gangs.run_in_part(victim, former):

@@ -86,7 +86,7 @@ class Scheduler:
         return leader
 
     def pod_changed(self, change: Change) -> None:
-        """A pod has come, has changed, or is gone."""
+        """Note that a pod was added, changed or deleted."""
         uid = change.obj["metadata"]["uid"]
         if change.type == "DELETED":
             self._aside.pop(uid, None)
@@ -101,7 +101,7 @@ class Scheduler:
             self.again(uid, self.rng.uniform(0.1, 2.0))
 
     def restart(self) -> None:
-        """Begin anew with the pods that there are."""
+        """Start again with the existing pods."""
         self._aside.clear()
         self._versions.clear()
         for pod in self.server.all(PODS):
@@ -136,7 +136,7 @@ class Scheduler:
             self.again(uid, 0.0)
 
     async def schedule(self) -> None:
-        """One pod or one group after the other, for ever; it may know old versions of pods."""
+        """Schedule one pod or group after the other, for ever; versions of pods may be old."""
         while True:
             _, _, entity = await self._active.get()
             self._queued.discard(entity)
@@ -201,7 +201,7 @@ class Scheduler:
         return None if is_done else pod
 
     def begin_bind(self, pod: dict[str, Any], node: str, seconds: float) -> None:
-        """Bind a pod after a while, beside all else."""
+        """Bind a pod after a while, while other work continues."""
         task = asyncio.create_task(self._bind(pod, node, seconds))
         self._binds.add(task)
         task.add_done_callback(self._binds.discard)
@@ -230,7 +230,7 @@ class Scheduler:
 
 
 def asks_for_gpus(pod: dict[str, Any]) -> bool:
-    """Return True if the extender is asked about the pod."""
+    """Return True if the extender is called for the pod."""
     if ANNOTATION_CLAIM in pod["metadata"].get("annotations", {}):
         return True
     containers = (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ()))

@@ -1,4 +1,4 @@
-"""The steps of a campaign, and the plan that a seed draws of them."""
+"""The steps of a campaign, and the plan that is drawn from a seed."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def _traits(rng: Random) -> Traits:
 
 
 def create_pod(world: World, rng: Random) -> None:
-    """A pod with one container."""
+    """Create a pod with one container."""
     limits, traits = _limits(rng, devices=rng.choice((1, 1, 1, 2))), _traits(rng)
     world.create_pod(f"pod-{rng.choice(NAMES)}", [("app", "main", limits)], traits=traits)
 
 
 def create_important_pod(world: World, rng: Random) -> None:
-    """A pod that others may have to make way for."""
+    """Create a pod for which others may have to be evicted."""
     traits = Traits(priority=rng.choice((1000, 1000, 2000)), never=rng.random() < 0.15)
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": rng.choice(MIB), "nvidia.com/gpucores": 0}
     world.create_pod(f"vip-{rng.choice(NAMES)}", [("app", "main", limits)], traits=traits)
 
 
 def fill_all_devices(world: World, rng: Random) -> None:
-    """Less important pods that go on for ever take most of what is free of each device."""
+    """Fill most of the free memory of each device with less important pods that never end."""
     for number, uuid in enumerate(DEVICES):
         mib = min(world.judge.free_mib(uuid), rng.choice((3072, 5120, 8192)))
         limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
@@ -78,7 +78,7 @@ def fill_all_devices(world: World, rng: Random) -> None:
 
 
 def create_group(world: World, rng: Random) -> None:
-    """A PodGroup and its pods; all that ask for a device ask for the same."""
+    """Create a PodGroup and its pods; all that request a device request the same."""
     name = rng.choice(GROUPS)
     if not world.has_groups or world.pods_of(name):
         return
@@ -108,19 +108,19 @@ def delete_group(world: World, rng: Random) -> None:
 
 
 def delete_pod_of_group(world: World, rng: Random) -> None:
-    """One alone; the others stay."""
+    """Delete one pod of a group; the others stay."""
     name = rng.choice(GROUPS)
     if pods := world.pods_of(name):
         world.delete_pod(rng.choice(pods))
 
 
 def set_budget(world: World, rng: Random) -> None:
-    """Protect an app's pods from evictions, or not any more."""
+    """Protect an app's pods from evictions, or end that protection."""
     world.set_budget(rng.choice(APPS[2:]), rng.choice((None, 0, 1, 1, 2, 5)))
 
 
 def the_leader_is_killed_at_a_write(world: World, rng: Random) -> None:
-    """Between two evictions, or between two Bindings of a group."""
+    """Kill the leader between two evictions, or between two Bindings of a group."""
     world.kill_at = rng.choice(("eviction", "binding"))
 
 
@@ -131,7 +131,7 @@ def create_pods(world: World, rng: Random) -> None:
 
 
 def create_pod_for_the_rest(world: World, rng: Random) -> None:
-    """A pod that asks for what is free of a device, or a little more."""
+    """Create a pod that requests what is free of a device, or a little more."""
     free = world.judge.free_mib(rng.choice(sorted(DEVICES)))
     if free > 1:
         mib = free + rng.choice((0, 1, 100))
@@ -140,7 +140,7 @@ def create_pod_for_the_rest(world: World, rng: Random) -> None:
 
 
 def create_pod_with_init(world: World, rng: Random) -> None:
-    """Ordinary init containers and sidecars, in any order."""
+    """Create a pod with ordinary init containers and sidecars, in any order."""
     asks = [
         (rng.choice(("init", "sidecar")), f"i{number}", _limits(rng))
         for number in range(rng.randint(1, 3))
@@ -157,7 +157,7 @@ def create_claim(world: World, rng: Random) -> None:
 
 
 def create_pod_of_claim(world: World, rng: Random) -> None:
-    """A pod that names a claim, which may be there or not."""
+    """Create a pod that names a claim, which may or may not exist."""
     if rng.random() < 0.5:
         create_claim(world, rng)
     claim = f"claim-{rng.choice(NAMES)}"
@@ -165,7 +165,7 @@ def create_pod_of_claim(world: World, rng: Random) -> None:
 
 
 def resize(world: World, rng: Random) -> None:
-    """Other amounts for a claim: mostly one that a pod with a node has."""
+    """Change the amounts of a claim, usually of one whose pod has a node."""
     claims = [claim for claim in world.server.claims() if _is_resizable(world, claim)]
     if claims:
         name = rng.choice(claims).metadata.name
@@ -173,7 +173,7 @@ def resize(world: World, rng: Random) -> None:
 
 
 def resize_and_use(world: World, rng: Random) -> None:
-    """A claim that has devices and no pod is changed, and a pod comes for it at once."""
+    """Change a claim that has devices and no pod, and create a pod for it at once."""
     idle = [
         claim.metadata.name
         for claim in world.server.claims()
@@ -186,7 +186,7 @@ def resize_and_use(world: World, rng: Random) -> None:
 
 
 def _is_resizable(world: World, claim: Any) -> bool:
-    """A pod's own claim says what its pod asks for until the pod has its node."""
+    """True unless it is a pod's own claim: that follows the pod until the pod has its node."""
     if not claim.metadata.owner_references:
         return True
     reserved = claim.status.reserved_for
@@ -199,32 +199,32 @@ def _is_resizable(world: World, claim: Any) -> bool:
 
 
 def delete_claim(world: World, rng: Random) -> None:
-    """A user's claim goes."""
+    """Delete a user's claim."""
     world.server.remove(VGPU_CLAIMS, f"claim-{rng.choice(NAMES)}")
 
 
 def delete_pod(world: World, rng: Random) -> None:
-    """By its grace period."""
+    """Delete a pod with its grace period."""
     if pods := world.server.all(PODS):
         name = rng.choice(pods)["metadata"]["name"]
         world.delete_pod(name, lives_s=rng.choice((1.0, 3.0, 20.0)))
 
 
 def delete_pod_by_force(world: World, rng: Random) -> None:
-    """Its processes outlive it."""
+    """Delete a pod by force; its processes outlive it."""
     if pods := world.server.all(PODS):
         name = rng.choice(pods)["metadata"]["name"]
         world.delete_pod(name, by_force=True, lives_s=rng.choice((1.0, 5.0, 40.0)))
 
 
 def make_sandbox_anew(world: World, rng: Random) -> None:
-    """Init containers run again."""
+    """Run init containers again."""
     if processes := list(world.machines.processes()):
         world.machines.make_sandbox_anew(rng.choice(processes))
 
 
 def bind_past_us(world: World, rng: Random) -> None:
-    """A foreign Binding: often of a pod that has devices reserved on another node."""
+    """Bind a pod as another scheduler, often one with devices reserved on another node."""
     pods = [pod for pod in world.server.all(PODS) if not pod["spec"].get("nodeName")]
     reserved = {
         claim.status.reserved_for.pod_uid
@@ -239,7 +239,7 @@ def bind_past_us(world: World, rng: Random) -> None:
 
 
 def set_quota(world: World, rng: Random) -> None:
-    """Smaller, larger, or none."""
+    """Set a smaller quota, a larger one, or none."""
     world.set_quota(rng.choice((None, None, None, 4096, 10240, 20480)))
 
 
@@ -254,7 +254,7 @@ def a_stream_is_late(world: World, rng: Random) -> None:
 
 
 def a_stream_is_lost(world: World, rng: Random) -> None:
-    """One kind, or all; it is listed anew after a 410, and where it broke."""
+    """Lose the stream of one kind or of all; it is listed again after a 410, or resumed."""
     if world.leader is not None:
         gone = rng.random() < 0.5
         for kind in KINDS if rng.random() < 0.2 else (_kind(rng),):
@@ -268,7 +268,7 @@ def _kind(rng: Random) -> str:
 
 
 def requests_fail(world: World, rng: Random) -> None:
-    """500 or 429, and nothing was done."""
+    """Let requests fail with 500 or 429 before anything is done."""
     if rng.random() < 0.7:
         world.faults.refused += rng.randint(1, 4)
     else:
@@ -276,7 +276,7 @@ def requests_fail(world: World, rng: Random) -> None:
 
 
 def answers_are_lost(world: World, rng: Random) -> None:
-    """500 or nothing, after commit."""
+    """Lose answers after the commit: 500 or nothing."""
     world.faults.lost += rng.randint(1, 4)
 
 
@@ -286,12 +286,12 @@ def reads_fail(world: World, rng: Random) -> None:
 
 
 def requests_take_long(world: World, rng: Random) -> None:
-    """Some land after who sent them has given up, or was killed."""
+    """Delay requests; some land after their sender has given up or was killed."""
     world.faults.slow_until = world.now + rng.choice((2.0, 10.0))
 
 
 def the_line_is_cut(world: World, rng: Random) -> None:
-    """Also for longer than the lease."""
+    """Cut the connection, sometimes for longer than the lease."""
     world.faults.cut_until = world.now + rng.choice((1.0, 4.0, 12.0))
 
 
@@ -303,7 +303,7 @@ def the_leader_is_killed(world: World, rng: Random) -> None:
 
 
 def a_node_is_registered_anew(world: World, rng: Random) -> None:
-    """Delete a node and register it anew; its containers keep running."""
+    """Delete a node and register it again; its containers keep running."""
     name = rng.choice(sorted(world.machines.of))
     if world.machines.of[name].is_up:
         _hide_some(world, rng, name)
@@ -312,7 +312,7 @@ def a_node_is_registered_anew(world: World, rng: Random) -> None:
 
 
 def a_machine_dies(world: World, rng: Random) -> None:
-    """Its Node goes later, and comes back with another UID."""
+    """Let a machine die; its Node is deleted later and comes back with another UID."""
     name = rng.choice(sorted(world.machines.of))
     if world.machines.of[name].is_up:
         world.machines.die(name)
@@ -347,7 +347,7 @@ def a_device_is_ill(world: World, rng: Random) -> None:
 
 
 def an_agent_is_silent(world: World, rng: Random) -> None:
-    """It is stopped for a while, also for longer than its Lease lasts."""
+    """Stop an agent for a while, sometimes for longer than its Lease lasts."""
     machine = world.machines.of[rng.choice(sorted(world.machines.of))]
     if machine.agent_silent_until < world.now - 60.0:
         machine.agent_silent_until = world.now + rng.choice((10.0, 40.0))
@@ -359,13 +359,13 @@ def a_backup_is_made(world: World, rng: Random) -> None:
 
 
 def a_backup_is_restored(world: World, rng: Random) -> None:
-    """With a higher revision."""
+    """Restore a backup, with a higher revision."""
     if world.server.has_backup:
         world.restore()
 
 
 def time_passes(world: World, rng: Random) -> None:
-    """Nothing happens for long."""
+    """Let a long time pass without any step."""
 
 
 STEPS: dict[str, tuple[int, Play]] = {
@@ -384,7 +384,7 @@ STEPS: dict[str, tuple[int, Play]] = {
         (2, delete_pod_of_group), (3, set_budget), (2, the_leader_is_killed_at_a_write),
     )
 }  # fmt: skip
-"""Each step with its weight."""
+"""The weight of each step."""
 
 CALM_STEPS: dict[str, int] = {
     play.__name__: weight
@@ -394,7 +394,7 @@ CALM_STEPS: dict[str, int] = {
         (3, delete_pod), (1, set_budget), (1, time_passes),
     )
 }  # fmt: skip
-"""Each step that may be played when all faults have ended, with its weight."""
+"""The weight of each step that may be played when all faults have ended."""
 
 
 def plan(seed: int, length: int, calm: int) -> list[Step]:

@@ -1,4 +1,4 @@
-"""Everything around the operator, and its replicas, one after the other."""
+"""Everything around the operator, and its successive replicas."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class World:
         return is_bound and bool(obj["spec"].get("schedulingGroup"))
 
     def kill_the_leader(self) -> None:
-        """It is gone at once; what it has sent still lands."""
+        """Kill the leader at once; what it has sent still lands."""
         if self.leader is not None and self._replica is not None:
             self.leader.line.is_dead = True
             self._replica.cancel()
@@ -228,7 +228,7 @@ class World:
         return [pod["metadata"]["name"] for pod in pods if group_of(pod) == group]
 
     def replace_group(self, name: str, least: int | None) -> None:
-        """Create a PodGroup anew; without a minimum its pods may start one by one."""
+        """Create a PodGroup again; without a minimum its pods may start one by one."""
         if self.server.find(POD_GROUPS[0], name) is not None:
             self.server.vanish(POD_GROUPS[0], name)
         group = a_pod_group(name, least=least).to_wire()
@@ -242,7 +242,7 @@ class World:
             self.server.vanish(POD_GROUPS[0], name)
 
     def set_budget(self, app: str, least: int | None) -> None:
-        """Protect all but so many Running pods of an app from evictions; None: no budget."""
+        """Protect all but this many Running pods of an app from evictions; None: no budget."""
         there = self.server.find(POD_DISRUPTION_BUDGETS, app)
         if least is None and there is not None:
             self.server.vanish(POD_DISRUPTION_BUDGETS, app)
@@ -264,7 +264,7 @@ class World:
             self.server.put(VGPU_CLAIMS, claim)
 
     def edit_claim(self, name: str, mib: int, cores: int) -> None:
-        """Ask for other amounts in its first request."""
+        """Change the amounts of the claim's first request."""
         raw = self.server.find(VGPU_CLAIMS, name)
         if raw is not None and not raw["metadata"].get("deletionTimestamp"):
             request = raw["spec"]["requests"][0]
@@ -273,7 +273,7 @@ class World:
             self.server.put(VGPU_CLAIMS, raw)
 
     def delete_pod(self, name: str, *, by_force: bool = False, lives_s: float = 2.0) -> None:
-        """Delete a pod; its processes live for a while, also where it is gone at once."""
+        """Delete a pod; its processes live for a while, even if the object is gone at once."""
         pod = self.server.find(PODS, name)
         if pod is None:
             return
@@ -296,14 +296,14 @@ class World:
             self.server.vanish(RESOURCE_QUOTAS, "gpus")
 
     def bind_past_us(self, name: str, node: str) -> None:
-        """Another scheduler binds the pod."""
+        """Bind the pod as another scheduler."""
         pod = self.server.find(PODS, name)
         if pod is not None and not pod["spec"].get("nodeName"):
             pod["spec"]["nodeName"] = node
             self.server.put(PODS, pod)
 
     def restore(self) -> None:
-        """Restore etcd's backup; all machines are booted anew, and all clients list again."""
+        """Restore etcd's backup; all machines boot again, and all clients list again."""
         self._restored_at = self.now
         self.machines.stop()
         self.server.restore()

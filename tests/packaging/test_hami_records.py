@@ -41,7 +41,7 @@ VALUES = {
     "GPUDeviceCoreAllocated": (30, 0),
     "nodeGPUMemoryPercentage": (0.25, 0),
 }
-"""Of the device that two claims share, and of the one that is free."""
+"""HAMi's records of the device that two claims share, and of the free device."""
 CORES = {
     "hami_gpu_memory_allocated_bytes": "device_cores",
     "GPUDeviceMemoryAllocated": "devicecores",

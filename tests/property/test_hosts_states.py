@@ -19,7 +19,7 @@ amounts = st.sampled_from((0, 100, 2500))
 
 
 class HostsMachine(RuleBasedStateMachine):
-    """Against a dictionary of pods that is summed up anew each time."""
+    """Compares with a dictionary of pods that is summed up again each time."""
 
     def __init__(self) -> None:
         super().__init__()

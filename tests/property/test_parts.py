@@ -30,7 +30,7 @@ SETS = (
 
 @dataclass
 class ADevice:
-    """A device of the model: its parts, each size and GiB, and those that are given."""
+    """A device of the model: its parts, each with size and GiB, and the allocated parts."""
 
     id: str
     parts: list[tuple[int, int]]

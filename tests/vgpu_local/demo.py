@@ -38,7 +38,7 @@ class Mismatch(Exception):
 
 
 class Demo:
-    """The demo's steps, each of which shows something and checks it."""
+    """The steps of the demo, each of which shows something and checks it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster

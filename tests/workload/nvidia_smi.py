@@ -35,7 +35,7 @@ class UsageError(Exception):
 
 
 class Gpu:
-    """One device as NVML shows it here; what it cannot find is None."""
+    """One device as NVML shows it here; missing values are None."""
 
     def __init__(self, index: int) -> None:
         self.index = index

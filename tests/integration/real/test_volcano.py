@@ -33,8 +33,9 @@ GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", T
 JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job", True)
 EXAMPLE = ROOT / "examples" / "volcano-gang.yaml"
 HALF_A_T4 = {"name": "main", "memory": "8Gi"}
-"""In a template: Volcano counts every resource of a pod against its node's, and no node has
-`nvidia.com/gpumem`."""
+"""For use in a template: Volcano counts all resources of a pod, and no node has
+`nvidia.com/gpumem`.
+"""
 SESSIONS_S = 8.0
 """Time for some of Volcano's sessions, one a second."""
 

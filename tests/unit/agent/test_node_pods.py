@@ -19,7 +19,7 @@ NODE = "system:node:n1"
 
 
 class Server:
-    """Answers those who may read pods; keeps who asked, in order."""
+    """Answers clients that may read pods; records the clients in order."""
 
     def __init__(self, *may: str) -> None:
         self.may = set(may)

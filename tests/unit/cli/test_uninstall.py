@@ -46,7 +46,7 @@ class Cluster(MemoryApi):
         self.cleans = True
         self.policy_lag_s = 0.0
         self.kubelet_until_s = 0.0
-        """Until then the kubelet writes its capacity anew."""
+        """Until then the kubelet writes its capacity again."""
 
     def acting_as(self, user: str) -> Cluster:
         self.acted_as.append(user)

@@ -97,7 +97,7 @@ def decode(raw: dict[str, Any]) -> str:
 
 
 class Noting(Reflector[str]):
-    """A reflector whose run has notes of its lists and of what made it list anew."""
+    """A reflector that records its lists and its reasons for listing again."""
 
     def __init__(self, run: Run, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **fields)

@@ -22,7 +22,7 @@ DEVICES = [
     device_facts(f"GPU-{at:02}", index=at, numa=(1, 0, 1, 0)[at // 3], memory_mib=16_000)
     for at in range(12)
 ]
-"""Each use stands on both NUMA nodes twice, in turn, so that every tie comes up."""
+"""Each use occurs twice on both NUMA nodes, in turn, so that every tie comes up."""
 
 
 @pytest.mark.parametrize("numa", ["None", "Require"])

@@ -49,7 +49,7 @@ def cut_connections_end_here() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Proxied:
-    """A client through the proxy, and one that goes straight to the server."""
+    """A client that connects through the proxy, and one that connects to the server directly."""
 
     proxy: FaultProxy
     through: Api

@@ -32,7 +32,7 @@ _UNKNOWN_WRITER = Manager("before-first-apply", "Update")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The merged object and who owns it now."""
+    """The merged object and its owners."""
 
     obj: Obj
     owners: Owners

@@ -49,7 +49,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The object after a deletion, or as it last was if it is `gone`."""
+    """The object after a deletion, or its last version if it is `gone`."""
 
     stored: Stored
     gone: bool

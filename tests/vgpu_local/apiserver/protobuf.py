@@ -20,7 +20,7 @@ Read = Callable[[Obj, str, bytes], None]
 
 
 class UnknownKindError(ValueError):
-    """The body is of a kind that is not read here, or is no such protobuf at all."""
+    """The body has a kind that is not read here, or is not such protobuf at all."""
 
 
 def decode(raw: bytes) -> Obj:

@@ -23,7 +23,7 @@ _SNAPSHOTS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object at one resourceVersion, with its JSON and who owns which of its fields."""
+    """An object at one resourceVersion, with its JSON and the owners of its fields."""
 
     obj: Obj
     raw: bytes
