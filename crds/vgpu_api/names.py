@@ -100,8 +100,9 @@ ACK_RECORD_DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
 ACK_RECORD_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ACK_RECORD_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ENV_ACK_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
-"""Annotations and variables, in GiB, for a pod that requests memory by ACK's resource. They are
-written but never read.
+"""Annotations and variables for a pod that requests memory by ACK's resource; amounts are in GiB.
+
+They limit nothing. The agent repeats the annotations as variables of the container.
 """
 ACK_GPU_COUNT_LABEL = "aliyun.com/gpu-count"
 """Pod label with the number of devices over which each container's memory is spread."""

@@ -40,7 +40,7 @@
 enum vgpu_page_state {
     VGPU_PAGE_DENY = 0,   /* created, not granted yet (or withdrawn for a while) */
     VGPU_PAGE_GRANT = 1,  /* the devices below hold */
-    VGPU_PAGE_CLOSED = 2, /* the grant is over; nothing will follow on this page */
+    VGPU_PAGE_CLOSED = 2, /* the grant is over; a container that starts again may get another */
 };
 
 enum vgpu_core_policy {

@@ -1,8 +1,9 @@
 """`vgpu-nodeagent clean`: removes what agents wrote to the host, when the project is uninstalled.
 
 A DaemonSet runs it after the agents have ended (docs/operations/uninstall.md). It unmounts usage
-regions and removes CDI specs, the plugin's socket and the state folder. It may be repeated, and it
-refuses to start while an agent serves the node, because that agent would write everything again.
+regions and removes CDI specs, the plugin's socket and the state folder. It may be repeated. It
+waits for an agent that still serves the node, and fails after a minute, because that agent would
+write everything again.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def vouch(path: Path, until_ns: Mapping[str, int]) -> None:
 
 
 def close(path: Path, *, name: str) -> None:
-    """Deny for good.
+    """Deny, and say that the grant is over, until the page is granted again.
 
     Raises:
         PageDamaged: The file is not the page of this allocation.

@@ -75,7 +75,10 @@ class HostFilters:
         return grown
 
     def of(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
-        """Return the nodes that a pod may use; with a demand, only those with enough capacity."""
+        """Return the nodes that a pod may use.
+
+        In mode Gate a demand also rules out nodes by capacity, pod affinity and volumes.
+        """
         found = self.rules.of(rules)
         if host_demand is None or self.room is None:
             return found

@@ -75,7 +75,7 @@ def wait_until_all_run(cluster: LocalCluster, began: float) -> None:
 
 
 def sees_exactly_its_claim(cluster: LocalCluster, name: str) -> None:
-    """Return True if CUDA in the container shows what the claim's status has, device by device."""
+    """Compare what CUDA shows in the container with the claim's status, device by device."""
     (raw,) = (
         claim
         for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default")

@@ -169,7 +169,7 @@ class World:
             await watchdog.look()
 
     def share(self, uuid: str, cores: int, policy: CorePolicy = CorePolicy.FORCE) -> None:
-        """Return the compute settings in the page of the first claim's container."""
+        """Set the compute settings in the page of the first claim's container."""
         limits = [DeviceLimit(uuid, LIMIT_MIB * MIB, cores, policy)]
         grant(self.allocations.region_path("slot-1").parents[1] / "limits", limits, name="slot-1")
 
@@ -535,7 +535,7 @@ async def run_pulses(
 async def test_pulses_of_memory_are_reported_whatever_their_period(
     world: World, period: float, duty: float, seed: int
 ) -> None:
-    """80 GiB of 4: for half or a fifth of every second, third second and tenth second."""
+    """80 GiB are held against a limit of 4 for half or a fifth of each 1, 3 or 10 s."""
     world.add(100, CGROUP)
     phase = period * seed / PHASES
 

@@ -13,7 +13,7 @@ T4_ONLY = {"nvidia.com/use-gputype": "T4"}
 
 
 def a_mixed_cluster(replica: Replica) -> None:
-    """Return two T4 of 16,384 MiB on node-t and four A100 on node-a."""
+    """Add two T4 of 16,384 MiB on node-t and four A100 on node-a."""
     for node, model, count in (("node-t", "Tesla T4", 2), ("node-a", "NVIDIA A100", 4)):
         replica.news.node_changed(a_node(node))
         for index in range(count):

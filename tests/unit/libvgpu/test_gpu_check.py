@@ -18,6 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Check
 
+pytestmark = pytest.mark.real_time
+
 TOOL = Path(__file__).resolve().parents[3] / "libvgpu" / "tools" / "gpu_check.py"
 CONTEXT = 300 << 20
 # Stands for vgpu-probe on a device that holds what is allocated and a context for each process.

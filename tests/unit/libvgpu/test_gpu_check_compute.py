@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Check, Stage
 
+pytestmark = pytest.mark.real_time
+
 ROOT = os.geteuid() == 0
 
 

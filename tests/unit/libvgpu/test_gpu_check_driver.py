@@ -10,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Check
 
+pytestmark = pytest.mark.real_time
+
 GENERATIONS = ("11.4", "12.2", "12.8", "13.5")
 # Kernels of 20 µs in two processes, and marks every 250 µs, take seconds of a busy processor.
 SLOW = ("turns of two processes, 20 us", "event pairs around 5 us", "event pairs around 20 us")

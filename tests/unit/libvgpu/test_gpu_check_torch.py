@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Stage
 
+pytestmark = pytest.mark.real_time
+
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[2] / "libvgpu" / "tools"
 DEVICE = 80 << 30

@@ -1,6 +1,6 @@
 """The steps of a write, which shape an object before it is stored or refuse it.
 
-Each step is a function of the old object, the new one and the kind; the order is the writer's.
+The writer calls them in its own order, with what each of them needs of the call and the objects.
 """
 
 from __future__ import annotations

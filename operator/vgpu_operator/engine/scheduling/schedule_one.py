@@ -44,7 +44,7 @@ PREEMPT_AFTER_S = 0.25
 `preempt` in the same cycle, and so goes first."""
 _ANY_NODE = NodeRules()
 _ITS_NODE = NodeRules(tolerations=(("", "Exists", "", ""),))
-"""The rules for a bound pod: kube-scheduler has accepted the node, so its taints do not matter."""
+"""The rules for a bound pod: its node has been chosen, so the node's taints do not matter."""
 _NOT_ADMITTED = (
     f"metadata.labels[{names.LABEL_ADMITTED}]: Required value: admission has not read the pod, "
     f"which therefore gets no device; create it anew in a namespace that is neither labelled "
