@@ -6,7 +6,9 @@ import ast
 import importlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,8 +18,12 @@ TOOLS = ROOT / "libvgpu" / "tools"
 SOURCES = sorted([*TOOLS.glob("gpu_*.py"), TOOLS / "entry_case.py", TOOLS / "cudart_case.py"])
 
 
+Part = Callable[[str], ModuleType]
+"""Returns a module of the check by its name."""
+
+
 @pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch) -> Any:
+def part(monkeypatch: pytest.MonkeyPatch) -> Part:
     """Return a module of the check by its name."""
     monkeypatch.syspath_prepend(TOOLS)
     return importlib.import_module
@@ -42,7 +48,7 @@ def who(**lists: Any) -> dict[str, Any]:
     }
 
 
-def test_a_pid_of_another_namespace_fails(part: Any) -> None:
+def test_a_pid_of_another_namespace_fails(part: Part) -> None:
     """A rented container whose driver shows the PIDs of the host, 645400 for our 7."""
     pids = part("gpu_pids")
     foreign = {"result": 0, "entries": [[645400, 300 << 20]]}
@@ -62,7 +68,7 @@ def test_a_pid_of_another_namespace_fails(part: Any) -> None:
     ],
 )
 def test_the_language_of_each_call_is_told_apart(
-    part: Any, compute: list[int], samples: list[int], speaks: tuple[str, str], shown: object
+    part: Part, compute: list[int], samples: list[int], speaks: tuple[str, str], shown: object
 ) -> None:
     """Closed modules; open ones of r535 to r560; newer open ones."""
     pids = part("gpu_pids")
@@ -75,27 +81,27 @@ def test_the_language_of_each_call_is_told_apart(
     assert pids.judged(found)["wrong"] == []
 
 
-def test_a_list_that_hides_the_process_or_fails_is_wrong(part: Any) -> None:
+def test_a_list_that_hides_the_process_or_fails_is_wrong(part: Part) -> None:
     pids = part("gpu_pids")
     for answer in ({"result": 0, "entries": []}, {"result": 3, "entries": []}):
         verdict = pids.judged(pids.described(who(compute=answer), outer=42))
         assert len(verdict["wrong"]) == 1
 
 
-def test_a_drift_is_found_through_the_noise_of_calls(part: Any) -> None:
+def test_a_drift_is_found_through_the_noise_of_calls(part: Part) -> None:
     host = [n * 20_000.0 for n in range(200)]
     device = [us * (1 + 120e-6) + (n % 3) * 4 for n, us in enumerate(host)]
     assert part("gpu_series").drift_ppm(host, device) == pytest.approx(120, abs=1)
 
 
-def test_turns_are_read_from_the_ends_of_kernels(part: Any) -> None:
+def test_turns_are_read_from_the_ends_of_kernels(part: Part) -> None:
     between = ([500.0] * 3 + [500.0 + 1_800.0]) * 20
     found = part("gpu_series").turns_us(between, 500.0)
     assert set(found["others"]) == {1_800.0}
     assert set(found["own"]) == {2_000.0}
 
 
-def test_change_overs_that_cost_the_device_fail(part: Any) -> None:
+def test_change_overs_that_cost_the_device_fail(part: Part) -> None:
     """Turns of 2 ms, and 0.2 ms lost at each change: both together get 2 / 2.2 of the device."""
     between = ([500.0] * 3 + [500.0 + 2_400.0]) * 20
     alone = {"per_second": 2000.0}
@@ -120,14 +126,14 @@ def samples_of(percents: dict[int, int], *, wall: float = 1e15, lag: float = 1e5
 DONE = {"began_us": 1e6, "ended_us": 5e6, "busy_percent": 25.0}
 
 
-def test_samples_that_agree_with_the_work_pass(part: Any) -> None:
+def test_samples_that_agree_with_the_work_pass(part: Part) -> None:
     driver = part("gpu_driver")
     row = driver.judge_samples(samples_of({7: 25}), [DONE], period_ms=100, others=0)
     assert row["wrong"] == []
     assert (row["clock"], row["lag_ms"]["median"]) == ("wall", 100.0)
 
 
-def test_samples_of_a_second_are_not_judged_by_the_one_at_the_edge(part: Any) -> None:
+def test_samples_of_a_second_are_not_judged_by_the_one_at_the_edge(part: Part) -> None:
     driver = part("gpu_driver")
     rows = [[2e6 + n * 1e6, 1e15 + n * 1e6 + 1e5, 1e15 + n * 1e6, 7, 100] for n in range(3)]
     busy = {**DONE, "busy_percent": 100.0}
@@ -145,19 +151,19 @@ def test_samples_of_a_second_are_not_judged_by_the_one_at_the_edge(part: Any) ->
     ],
 )
 def test_samples_that_disagree_with_the_work_fail(
-    part: Any, percents: dict[int, int], count: int, why: str
+    part: Part, percents: dict[int, int], count: int, why: str
 ) -> None:
     driver = part("gpu_driver")
     row = driver.judge_samples(samples_of(percents), [DONE] * count, period_ms=100, others=0)
     assert why in "; ".join(row["wrong"])
 
 
-def test_no_sample_at_all_fails(part: Any) -> None:
+def test_no_sample_at_all_fails(part: Part) -> None:
     row = part("gpu_driver").judge_samples({"samples": []}, [DONE], period_ms=100, others=0)
     assert row["wrong"] == ["no sample was shown"]
 
 
-def test_costs_beyond_the_promise_fail_and_noise_does_not(part: Any) -> None:
+def test_costs_beyond_the_promise_fail_and_noise_does_not(part: Part) -> None:
     costs = part("gpu_costs")
     direct = {"library": False, "launch": [2000.0], "alloc_free": [9000.0]}
     near = {"library": True, "launch": [2150.0], "alloc_free": [9100.0]}
@@ -170,7 +176,7 @@ def test_costs_beyond_the_promise_fail_and_noise_does_not(part: Any) -> None:
     assert bare["wrong"] == ["memory: the library was not loaded"]
 
 
-def test_a_look_up_that_leads_past_the_library_fails(part: Any) -> None:
+def test_a_look_up_that_leads_past_the_library_fails(part: Part) -> None:
     entry = part("gpu_entry")
     calls = [entry.LookUp("cuMemAlloc", 3020, 0), entry.LookUp("cuMemAlloc", 2000, 0)]
     bare = [["libcuda.so.1", "cuMemAlloc_v2"], ["libcuda.so.1", "cuMemAlloc"]]
@@ -183,7 +189,7 @@ def test_a_look_up_that_leads_past_the_library_fails(part: Any) -> None:
     assert hidden["wrong"]
 
 
-def test_every_constant_that_a_finding_may_name_is_in_the_sources(part: Any) -> None:
+def test_every_constant_that_a_finding_may_name_is_in_the_sources(part: Part) -> None:
     constants = part("gpu_constants")
     named: set[tuple[str, str]] = set()
     for path in SOURCES:
@@ -233,7 +239,7 @@ def test_the_check_is_written_for_python_3_8() -> None:
     ],
 )
 def test_a_driver_is_real_by_its_version_file_or_its_device_nodes(
-    part: Any,
+    part: Part,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     files: dict[str, str],
@@ -258,7 +264,7 @@ def test_a_driver_is_real_by_its_version_file_or_its_device_nodes(
     ],
 )
 def test_the_flavour_of_the_kernel_module_is_read(
-    part: Any, tmp_path: Path, line: str, flavour: str
+    part: Part, tmp_path: Path, line: str, flavour: str
 ) -> None:
     (tmp_path / "driver" / "nvidia").mkdir(parents=True)
     (tmp_path / "driver" / "nvidia" / "version").write_text(line)
@@ -287,7 +293,7 @@ FAILED = {
 }
 
 
-def test_a_report_names_the_limits_and_constants_that_are_wrong(part: Any, tmp_path: Path) -> None:
+def test_a_report_names_the_limits_and_constants_that_are_wrong(part: Part, tmp_path: Path) -> None:
     report = part("gpu_report")
     found = report.Report(tmp_path / "gpu.json", MACHINE)
     found.begin("1")
@@ -305,7 +311,7 @@ def test_a_report_names_the_limits_and_constants_that_are_wrong(part: Any, tmp_p
 
 
 def test_the_other_part_of_the_same_machine_is_kept_and_of_another_is_not(
-    part: Any, tmp_path: Path
+    part: Part, tmp_path: Path
 ) -> None:
     report, path = part("gpu_report"), tmp_path / "gpu.json"
     first = report.Report(path, MACHINE)
@@ -322,7 +328,7 @@ def test_the_other_part_of_the_same_machine_is_kept_and_of_another_is_not(
     assert sorted(json.loads(path.read_text())["parts"]) == ["2"]
 
 
-def test_an_answer_that_nobody_expected_fails_its_own_case_alone(part: Any) -> None:
+def test_an_answer_that_nobody_expected_fails_its_own_case_alone(part: Part) -> None:
     gpu_case = part("gpu_case")
 
     def body(own: Any) -> dict[str, Any]:
