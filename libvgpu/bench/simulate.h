@@ -14,16 +14,16 @@ struct simulation {
     struct scene scene;
     struct device device; /* all zero: the nominal one */
     uint64_t length_ns;
-    int unlimited;              /* the last tenant starts this late */
-    int by_default;             /* The share that a tenant gets at some moment; 0: never. */
-    uint64_t late_ns;           /* the last tenant starts so late */
-    /* What a tenant's share becomes at some moment; 0: never. */
+    int unlimited;              /* tenant without a limit; -1 none, MAX_CONTAINERS all */
+    int by_default;             /* 1: limit only while others are active */
+    uint64_t late_ns;           /* the last tenant starts this late */
+    /* The share that a tenant gets at some moment; 0: never. */
     uint64_t resize_at_ns;
     unsigned resize_to;
     /* Out: GPU time used by each tenant at every step. */
     uint64_t step_ns;
     unsigned steps;
-    uint64_t (*used)[MAX_CONTAINERS]; /* [SIMULATION_STEPS] by the caller */
+    uint64_t (*used)[MAX_CONTAINERS]; /* [SIMULATION_STEPS], allocated by the caller */
     uint64_t launches, waited_ns;
 };
 

@@ -27,7 +27,7 @@ const struct workload workloads[] = {
     {"small_grids", PATTERN_STREAM, 200 * US, 1, 20, 10, 0, 0, 0, 1, 3, 0, 0},
     {"outliers", PATTERN_STREAM, 100 * US, 1, 100, 10, 30, 0, 0, 1, 1, 0, 0},
     {"processes", PATTERN_STREAM, 200 * US, 1, 100, 10, 0, 0, 0, 4, 2, 0, 0},
-    /* [SIMULATION_STEPS], allocated by the caller */
+    /* the workloads of the family `work` */
     {"decode", PATTERN_TOKENS, 8 * US, 1, 100, 5, 0, 300, 500 * US, 1, 1, 0, 0},
     {"prefill", PATTERN_TOKENS, 8 * US, 1, 100, 5, 0, 300, 500 * US, 1, 1, 60, 0},
     {"training", PATTERN_BURST, 5 * MS, 1, 100, 10, 0, 30, 200 * MS, 1, 1, 0, 0},

@@ -18,9 +18,9 @@
  * estimate above what is reported of V100 to H100. */
 #define GUESS_BYTES (UINT64_C(64) << 20)
 #define GUESS_BYTES_A_PROCESSOR (UINT64_C(4) << 20)
-/* In place of a cost: contexts were seen to take nothing. */
+/* Used instead of a cost: contexts were seen to take nothing. */
 #define COSTS_NOTHING UINT64_C(1)
-/* So long, in naps, another process of the container may take to find out. */
+/* The time, in naps, that another process of the container may need to find out. */
 #define PATIENCE_NS UINT64_C(250000000)
 #define NAP_NS UINT64_C(1000000)
 
@@ -44,7 +44,7 @@ static int measure(struct vgpu_process *p, const struct vgpu_device *device, str
         if (!vgpu_usage_memory(p, device, &figure)) {
             return 0;
         }
-        /* Used instead of a cost: contexts were seen to take nothing. */
+        /* Other threads may change both amounts meanwhile; a figure that mixes two moments is useless. */
         if (atomic_load(used) == before && before >= over->charged) {
             uint64_t memory = before - over->charged;
             *out = figure > memory ? figure - memory : 0;
@@ -60,7 +60,7 @@ static void book(const struct vgpu_device *device, struct vgpu_region_slot *slot
     atomic_store((word *)&slot->overhead[device->column], bytes);
 }
 
-/* The time, in naps, that another process of the container may need to find out. */
+/* Forget the figure that the agent wrote: it is older than the change. */
 static void forget_seen(const struct vgpu_device *device, struct vgpu_region_slot *slot)
 {
     if (device->column < (int)VGPU_SEEN_COLUMNS) {

@@ -17,7 +17,7 @@ _LIMITER = "bench_limiter"
 
 
 def measured(program: Path, *arguments: str) -> dict[str, Any]:
-    """What one bench program prints.
+    """Return the figures that a bench program prints.
 
     Raises:
         subprocess.CalledProcessError: It failed.

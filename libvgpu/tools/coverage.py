@@ -52,7 +52,7 @@ _POINTER_TYPE = re.compile(r"\*\s*PFN_(\w+?)_v(\d+)(_ptsz|_ptds)?\)")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the table says about one function.
+    """The row of one function in the table.
 
     Attributes:
         kind: HOOK and GATE are interposed, PLAIN is only listed.
@@ -163,7 +163,7 @@ def complaints(
     names: Mapping[str, frozenset[str]],
     known_versions: frozenset[tuple[str, int, bool]],
 ) -> list[str]:
-    """What is wrong with the table, one sentence each.
+    """Return the faults of the table, one sentence each.
 
     Args:
         rows: The table.

@@ -20,7 +20,7 @@ _PACKAGE = "vgpu_nodeagent.enforcement"
 
 
 class _StrEnum(str, enum.Enum):  # noqa: UP042
-    """What Python 3.10 lacks of the standard library."""
+    """`enum.StrEnum` for Python 3.10, which does not have it."""
 
     def __str__(self) -> str:
         return str(self.value)

@@ -1,4 +1,4 @@
-"""What calls and a process's start cost more with the library than without."""
+"""The cost that the library adds to calls and to the start of a process."""
 
 from __future__ import annotations
 

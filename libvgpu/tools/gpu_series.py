@@ -1,4 +1,4 @@
-"""What the raw series of vgpu-measure say. Pure: series in, figures out."""
+"""Draw conclusions from the raw series of vgpu-measure. Pure: series in, figures out."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def runtimes(cache: Path, folder: Path) -> list[tuple[str, Path]]:
 
 
 def run(folder: Path, program: str, *words: str, extra: Mapping[str, str], text: str = "") -> str:
-    """What `program` prints on the machine in `folder`.
+    """Return the output of `program` on the machine in `folder`.
 
     Raises:
         subprocess.CalledProcessError: It failed.
@@ -97,7 +97,7 @@ def run(folder: Path, program: str, *words: str, extra: Mapping[str, str], text:
 
 
 def asked(folder: Path, runtime: Path) -> tuple[int, list[LookUp]]:
-    """What the runtime answers, and what it looked up, each once and in order."""
+    """Return the runtime's answer, and its look-ups, each once and in order."""
     log = folder / "lookups"
     log.unlink(missing_ok=True)
     answer = run(folder, _COUNT, str(runtime), extra={"VGPU_FAKE_LOOKUPS": str(log)})

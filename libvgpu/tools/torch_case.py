@@ -29,12 +29,12 @@ def say(**figures: Any) -> None:
 
 
 def library() -> bool:
-    """Whether the library under test is in this process."""
+    """Return True if the library under test is in this process."""
     return "libvgpu.so" in Path("/proc/self/maps").read_text()
 
 
 def works() -> bool:
-    """Whether the card still computes."""
+    """Return True if the card still computes."""
     ones = torch.ones(SIDE, SIDE, device="cuda")
     return float((ones @ ones).sum()) == float(SIDE**3)
 

@@ -1,4 +1,4 @@
-"""What each program of the CUDA world does under the library; tools/userland.py runs it.
+"""The work of each CUDA program under the library; tools/userland.py runs it.
 
     case.py NAME     prints one JSON object: what the program saw
 

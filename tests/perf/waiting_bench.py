@@ -465,7 +465,7 @@ def connection_to(folder: Path, port: int) -> http.client.HTTPSConnection:
 
 @asynccontextmanager
 async def loop_watch() -> AsyncIterator[tuple[list[float], list[float]]]:
-    """How long the loop is held, in ms: as a task that wants a turn every one sees it, and as CPU.
+    """Yield how long the loop is held, in ms: seen by a task that wants every turn, and as CPU.
 
     The first counts what other processes take of the machine, the second does not.
     """

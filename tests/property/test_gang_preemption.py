@@ -20,12 +20,12 @@ from vgpu_api.core import Pod
 GANG = 5
 """The priority of the gang."""
 _SUM = 2**31
-"""What kube-scheduler adds to each priority, so that fewer victims cost less."""
+"""The number that kube-scheduler adds to each priority, so that fewer victims cost less."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is drawn.
+    """A drawn case.
 
     Attributes:
         nodes: The priorities of the pods on each node, none, one or two.

@@ -44,7 +44,7 @@ class Low:
 
 @dataclass(frozen=True)
 class Case:
-    """What is drawn.
+    """A drawn case.
 
     Attributes:
         fleet: The number of devices of each node.

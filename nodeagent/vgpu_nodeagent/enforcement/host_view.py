@@ -30,7 +30,7 @@ from vgpu_nodeagent.errors import PageDamaged
 logger = logging.getLogger(__name__)
 
 ALONE_FOR_S = 5.0
-"""How long a container may take the agent's word that it is alone; a stuck agent must not count."""
+"""A container trusts the agent's word that it is alone for this long: the agent may get stuck."""
 MOST_CONTEXT_BYTES = 1 << 30
 """A context takes less on every device; a container that forges its region can claim anything."""
 

@@ -195,7 +195,7 @@ class ClaimReads:
 
 
 def _mark(pod: Pod | None) -> tuple[str, Mapping[str, str | None]]:
-    """Return what tells that the claims of a pod must be read again."""
+    """Return a value that changes when the claims of a pod must be read again."""
     if pod is None:
         return "", {}
     annotations = pod.metadata.annotations

@@ -195,7 +195,7 @@ def _camel(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Notes:
-    """What is said once after all items: checks that were skipped, and warnings."""
+    """Notes to print once, after all items: skipped checks and warnings."""
 
     def __init__(self) -> None:
         self._not_judged: dict[str, None] = {}

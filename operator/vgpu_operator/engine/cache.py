@@ -35,7 +35,7 @@ def version_of(resource_version: str) -> int:
 
 
 class Traits(NamedTuple):
-    """What all pods of a group must have in common; the minimum is None if its PodGroup says it."""
+    """Values that all pods of a group must share; `least` is None if its PodGroup has it."""
 
     scheduler: str
     priority: int

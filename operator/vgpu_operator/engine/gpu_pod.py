@@ -37,7 +37,7 @@ _OF_CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
 
 
 class Standing(IntEnum):
-    """How certain it is that a waiting pod lacks nothing but devices."""
+    """The certainty that a waiting pod lacks nothing but devices."""
 
     BOUND = 0
     """The operator bound the pod to its node, so it runs as soon as it has devices."""

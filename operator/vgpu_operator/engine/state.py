@@ -85,7 +85,7 @@ class Unsettled:
 
 @dataclass(slots=True)
 class ReportedRefusal:
-    """What has been reported about a claim's refusal. Times are monotonic seconds.
+    """The last report of a claim's refusal. Times are monotonic seconds.
 
     Attributes:
         since: The time of the first refusal.

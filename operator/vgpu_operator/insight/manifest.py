@@ -195,7 +195,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """Whether a group of pods would start.
+    """The answer if a group of pods would start.
 
     Attributes:
         name: The group.

@@ -153,7 +153,7 @@ EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 ZONES = ("a", "b", "95", "5")
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 JUDGED_WITH_A_FILTER = ("NodeUnschedulable", "TaintToleration", "NodeAffinity", "ruled out before")
-"""What we judge where kube-scheduler judges the rest; these come first there, too."""
+"""Reasons that we judge although kube-scheduler judges the rest; it checks them first, too."""
 
 
 def a_taint(chance: Chance) -> Raw:

@@ -55,7 +55,7 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of either scheduler.
+    """The load for either scheduler.
 
     Attributes:
         pods: How many at once.

@@ -236,7 +236,7 @@ class Check:
 
 @pytest.fixture(scope="session")
 def check_programs(native: Path) -> Path:
-    """What the check's tests need beside the libraries."""
+    """Build the programs that tests of gpu-check need besides the libraries."""
     with (BUILD / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(["make", "-s", "-C", str(NATIVE), "gpu-check-tests"], check=True)

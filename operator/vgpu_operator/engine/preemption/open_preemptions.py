@@ -23,9 +23,9 @@ copy of its budget may be late, or the API server may know of a rule that we do 
 _MOST_FRUITLESS = 1000
 
 Result: TypeAlias = Literal["served", "withdrawn", "protected", "node_lost", "overdue", "in_vain"]
-"""How a preemption ended: the pod got its devices; it is gone or was placed otherwise; a disruption
-budget forbade it; its node or devices were lost; the victims did not end in time; they ended, and
-the pod got nothing all the same."""
+"""The end of a preemption: the pod got its devices; it is gone or was placed otherwise; a budget
+forbade it; its node or devices were lost; the victims did not end in time; they ended, and the pod
+got nothing all the same."""
 Kind: TypeAlias = EquivalenceClass | GroupKey
 """The waiters for which one search for victims is enough."""
 
