@@ -112,6 +112,11 @@ class OwnerReference(ApiModel):
     block_owner_deletion: bool | None = None
 
 
+def version_of(resource_version: str) -> int:
+    """Return a resourceVersion as a number, which orders the versions of one kind."""
+    return int(resource_version or 0)
+
+
 class Metadata(ApiModel):
     """The object metadata that we read."""
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from vgpu_api.core.pod import Pod
 from vgpu_api.resources import GPU_DEVICES, PODS
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
@@ -188,7 +189,7 @@ class NodeView:
         """Take a list of all claims allocated here, as of that version of the kind."""
         listed = {self.take_claim(raw) for raw in items}
         for place, claim in list(self.claims.objects.items()):
-            if place not in listed and _version(claim.metadata) <= version:
+            if place not in listed and version_of(claim.metadata.resource_version) <= version:
                 self.drop_claim(place)
         self._claims_listed.set()
 
@@ -201,7 +202,9 @@ class NodeView:
         metadata = Metadata.model_validate(raw["metadata"])
         place = (metadata.namespace or "", metadata.name)
         known = self.claims.objects.get(place)
-        if known is not None and _version(known.metadata) >= _version(metadata):
+        if known is not None and version_of(known.metadata.resource_version) >= version_of(
+            metadata.resource_version
+        ):
             return place
         try:
             claim = nvidias_part(VGPUClaim.read(raw))
@@ -242,8 +245,3 @@ class NodeView:
     def claim_with_uid(self, uid: str) -> VGPUClaim | None:
         """Return the claim with this UID if it is allocated here."""
         return next((c for c in self.claims.objects.values() if c.metadata.uid == uid), None)
-
-
-def _version(metadata: Metadata) -> int:
-    """Return the resourceVersion, by which the versions of one kind are ordered."""
-    return int(metadata.resource_version or 0)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from vgpu_api.core import Node, PodGroup
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, is_owned_by
 from vgpu_operator.ledger import ClaimKey
@@ -27,11 +28,6 @@ each takes some 250 bytes.
 def key_of(claim: VGPUClaim) -> ClaimKey:
     """Return the claim's namespace and name."""
     return ClaimKey(claim.metadata.namespace or "", claim.metadata.name)
-
-
-def version_of(resource_version: str) -> int:
-    """Return a resourceVersion as a number, which orders the versions of one kind."""
-    return int(resource_version or 0)
 
 
 class Traits(NamedTuple):

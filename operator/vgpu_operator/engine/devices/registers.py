@@ -15,9 +15,9 @@ from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import Condition, GPUDevice, GPUDeviceStatus
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_api.vendors import Kind, kinds
 from vgpu_client.clock import rfc3339
-from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.effects import Effect, PublishDevice
 from vgpu_operator.engine.state import DeviceWrite, State

@@ -13,9 +13,9 @@ from vgpu_api import conditions
 from vgpu_api.effective import Use
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import Condition, GPUDevice
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_client.clock import rfc3339
 from vgpu_client.recorder import Regarding
-from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteDevice
 from vgpu_operator.engine.state import DeviceView, DeviceWrite, State

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_operator.engine import events
-from vgpu_operator.engine.cache import key_of, version_of
+from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.lifecycle import has_live_pod
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.engine.scheduling.places import confirm, keep_bound, resolve, unreserve

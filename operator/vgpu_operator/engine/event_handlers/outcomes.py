@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from vgpu_api.v1alpha1 import VGPUClaimSpec
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_client.backoff import Backoff
 from vgpu_operator.engine import events
-from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.event_handlers.claims import note_immediate, observe_claim

@@ -5,9 +5,9 @@ from __future__ import annotations
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine import events
-from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
 from vgpu_operator.engine.event_handlers.pod_groups import note_group, running
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, gpu_pod_of, group_of

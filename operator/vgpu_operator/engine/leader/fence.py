@@ -26,6 +26,7 @@ from vgpu_api.init_part import init_part_rerun
 from vgpu_api.resize import target, was_changed
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1.base import version_of
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, NotFound
@@ -40,7 +41,7 @@ from vgpu_client.object_writer import (
     Write,
     Written,
 )
-from vgpu_operator.engine.cache import Cache, version_of
+from vgpu_operator.engine.cache import Cache
 from vgpu_operator.engine.claims.status_patch import status_patch
 from vgpu_operator.engine.events import ClaimObserved
 
