@@ -315,6 +315,11 @@ class Allocation(ApiModel):
     """The time of the decision; it does not identify the allocation."""
     init_round: Round = 0
     """The number of times init containers got devices again after giving them back."""
+    resource_claim_uid: Annotated[str, Field(max_length=64)] = Field(
+        default="", alias="resourceClaimUID"
+    )
+    """The UID of the ResourceClaim through which the pod gets the devices, in mode Claims. The
+    agent prepares no other ResourceClaim for the pod. Empty in the other modes."""
 
 
 class ReservedFor(ApiModel):
