@@ -22,9 +22,13 @@ SEED ?= 1
 RUNS ?= 1
 JOBS ?= 1
 
+# Compiled modules are kept. Without them each worker compiles all tests anew, and each program the whole project: a third
+# of the time of make test. Images of containers set this variable, but they start a program once.
+unexport PYTHONDONTWRITEBYTECODE
+
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,18 +41,28 @@ $(SETUP): requirements.lock pyproject.toml tests/setup-venv.sh
 
 native:  ## build libvgpu.so and the simulated driver
 	@mkdir -p build
-	@$(MAKE) -C libvgpu all >build/native.log 2>&1 || { cat build/native.log; exit 1; }
+	@$(MAKE) -j 2 -C libvgpu all >build/native.log 2>&1 || { cat build/native.log; exit 1; }
 
 demo: setup  ## two pods share one simulated GPU; KEEP=1 leaves the cluster up
 	@$(BIN)/python -m vgpu_local.demo $(if $(KEEP),--keep)
 
-# What starts programs, runs other tools or measures has a target of its own below.
-FAST := not scale and not tools and not real_time
+# Tests that start programs, run other tools or measure have targets of their own below.
+ROOM := not scale and not tools and not real_time
+FAST := $(ROOM) and not programs
 PRODUCT := $(filter-out tests/unit/vgpu_local tests/unit/perf,$(patsubst %/,%,$(wildcard tests/unit/*/)))
 
 test: setup  ## unit and property tests and the C tests of the library, in two minutes
+	@$(MAKE) -j 2 test-fast test-c
+
+# The C tests wait more than they compute, so they run beside the Python tests.
+test-c:
 	@$(MAKE) -C libvgpu test >build/libvgpu-test.log 2>&1 || { cat build/libvgpu-test.log; exit 1; }
+
+test-fast:
 	@$(PYTEST) $(PRODUCT) tests/property tests/packaging -m "$(FAST)" $(PYTEST_ARGS)
+
+test-programs: setup  ## tests of all rooms that start programs and look at how they end
+	@$(PYTEST) $(PRODUCT) tests/property -m "(real_time or programs) and not scale" $(PYTEST_ARGS)
 
 property = $(foreach name,$(1),tests/property/test_$(name).py)
 TESTS_placement := tests/unit/placement tests/unit/ledger tests/unit/node_filter $(call property,best_nodes hosts_states ledger_states numbered_cores parts placement_oracle placement_plans placement_processes volume_matching)
@@ -58,8 +72,8 @@ TESTS_agent := tests/unit/agent $(call property,slots_states instances_killed)
 TESTS_cli := tests/unit/cli tests/unit/insight $(call property,simulate_input simulate_purity)
 TESTS_web := tests/unit/web $(call property,web_sight)
 
-test-placement test-dialects test-engine test-agent test-cli test-web: test-%: setup  ## the fast tests of one room, in seconds
-	@$(PYTEST) $(TESTS_$*) -m "$(FAST)" $(PYTEST_ARGS)
+test-placement test-dialects test-engine test-agent test-cli test-web: test-%: setup  ## the tests of one room, in seconds
+	@$(PYTEST) $(TESTS_$*) -m "$(ROOM)" $(PYTEST_ARGS)
 
 test-shim: setup  ## the library: C tests, its simulated driver, and programs that run under it
 	@$(MAKE) -C libvgpu test
@@ -77,8 +91,7 @@ test-integration: setup control-plane control-plane-next  ## the integration sui
 test-scale: setup  ## tests that measure how something scales, and small runs of the benches
 	@$(BIN)/pytest tests/unit -m scale $(PYTEST_ARGS)
 
-test-all: test test-packaging test-integration test-scale  ## all of the above
-	@$(PYTEST) tests/unit/libvgpu -m real_time $(PYTEST_ARGS)
+test-all: test test-programs test-packaging test-integration test-scale  ## all of the above
 
 campaign: $(SETUP)  ## the engine in virtual time among faults: SEED= of the first run, RUNS= how many
 	@PYTHONPATH=tests $(BIN)/python -m engine_campaign --seed $(SEED) --runs $(RUNS)
@@ -274,9 +287,9 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 AGAIN := --again --rerun-show-tracebacks -raR
 ci: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)
 ci: lint shape  ## what CI runs: lint, shape, tests, the library under ASan, a real control plane, a real node, one fault campaign
-	@$(MAKE) test test-packaging PYTEST_ARGS="$(PYTEST_ARGS)"
-	@$(PYTEST) tests/unit/libvgpu -m real_time $(PYTEST_ARGS)
-	@$(MAKE) -C libvgpu asan
+	@$(MAKE) test test-programs PYTEST_ARGS="$(PYTEST_ARGS)"
+	@$(PYTEST) tests/packaging -m tools $(PYTEST_ARGS)
+	@$(MAKE) -j 2 -C libvgpu asan
 	@$(MAKE) test-integration PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) e2e PYTEST_ARGS="$(AGAIN)"
 	@$(MAKE) chaos SEED=1

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 # A slow machine is not a fault of the code, so no example has a deadline.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fast", _COMMON, max_examples=40)
+settings.register_profile("fast", _COMMON, max_examples=20)
 settings.register_profile("ci", _COMMON, max_examples=60, derandomize=True, database=None)
 settings.register_profile("nightly", _COMMON, max_examples=500)
 

@@ -99,9 +99,9 @@ def a_claim_of(spec: VGPUClaimSpec, plan: Plan, number: int) -> VGPUClaim:
 
 
 def questions(path: Path) -> Iterator[Question]:
-    """The pods of a file, each on what HAMi's earlier decisions have left.
+    """Yield the pods of a file, each on what HAMi's earlier decisions have left.
 
-    What HAMi decided before is what counts, so that one disagreement does not lead to others.
+    The ledger follows HAMi's decisions and not ours, so that one disagreement leads to no others.
     """
     for case in json.loads(path.read_text()):
         ledger, node = Ledger(config=CONFIG), Node.model_validate(case["node"])
@@ -109,12 +109,24 @@ def questions(path: Path) -> Iterator[Question]:
         for device in devices_on(node):
             ledger.apply_device(device)
         groups = _groups(node)
-        for number, (raw, answer) in enumerate(zip(case["pods"], case["answers"], strict=True)):
-            pod = Pod.model_validate(raw)
-            name = f"{case['name']} {pod.metadata.name}"
+        for number, (name, pod, answer) in enumerate(_asked(case)):
             yield Question(name, groups, pod, node, ledger, answer)
             if "devices" in answer:
                 ledger.apply_claim(_claim_of(pod, answer, node, number))
+
+
+def answers(path: Path) -> Iterator[tuple[str, Pod, Node, dict[str, Any]]]:
+    """Yield the name, the pod, the node and HAMi's answer of each question of a file."""
+    for case in json.loads(path.read_text()):
+        node = Node.model_validate(case["node"])
+        for name, pod, answer in _asked(case):
+            yield name, pod, node, answer
+
+
+def _asked(case: dict[str, Any]) -> Iterator[tuple[str, Pod, dict[str, Any]]]:
+    for raw, answer in zip(case["pods"], case["answers"], strict=True):
+        pod = Pod.model_validate(raw)
+        yield f"{case['name']} {pod.metadata.name}", pod, answer
 
 
 def _groups(node: Node) -> dict[str, str]:
@@ -161,6 +173,14 @@ def devices_on(node: Node) -> list[GPUDevice]:
             }
             found.append(GPUDevice.model_validate(wire))
     return found
+
+
+def _indexes_on(node: Node) -> dict[str, int]:
+    """Return the index of each device that a node registers, by UUID."""
+    written = json.loads(node.metadata.annotations.get(names.HAMI_NODE_REGISTER, "[]"))
+    return {each["id"]: each["index"] for each in written} | {
+        device.id: device.index for kind in kinds() for device in devices_of(kind, node)
+    }
 
 
 def spec_of(pod: Pod) -> VGPUClaimSpec | str:
@@ -236,7 +256,7 @@ def records(pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, node: Node) -
 
 def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0) -> Allocation:
     """Return HAMi's decision as an allocation."""
-    index_of = {device.status.uuid: device.status.index for device in devices_on(node)}
+    index_of = _indexes_on(node)
     each_of = {
         kind.word: kind.numbered_cores.each for kind in kinds() if kind.numbered_cores is not None
     }

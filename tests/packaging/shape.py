@@ -59,10 +59,11 @@ class Package:
     inits: int = 0
     complex: int = 0
 
-    def sources(self) -> list[Source]:
-        """Return the modules of the package."""
-        other = tuple(f"{folder}/" for folder in self.without)
-        return [m for m in sources(ROOT / self.folder) if not m.name.startswith(other)]
+    def files(self) -> list[Path]:
+        """Return the files of the package."""
+        others = [ROOT / folder for folder in self.without]
+        found = files(ROOT / self.folder)
+        return [path for path in found if not any(map(path.is_relative_to, others))]
 
 
 PACKAGES = (
@@ -129,10 +130,10 @@ class Source:
         return cls("text", text, ast.parse(text))
 
 
-def sources(*folders: Path) -> list[Source]:
-    """Return every module below the folders, but for generated ones."""
+def files(*folders: Path) -> list[Path]:
+    """Return the file of every module below the folders, but for generated ones."""
     paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
-    return [Source.read(path) for path in paths if "_pb2" not in path.name]
+    return [path for path in paths if "_pb2" not in path.name]
 
 
 # What is written.
@@ -367,7 +368,7 @@ def paths() -> list[Measure]:
 
 def written(package: Package) -> list[Measure]:
     """Return the measures of one package."""
-    modules = package.sources()
+    modules = [Source.read(path) for path in package.files()]
     counts = (
         ("Callable parameters and fields", package.callables, callables(modules)),
         (
@@ -388,7 +389,7 @@ def shape() -> list[Measure]:
     """Return every measure of the working tree."""
     return [
         *paths(),
-        wiring(sources(ENGINE)),
+        wiring([Source.read(path) for path in files(ENGINE)]),
         *(measure for package in PACKAGES for measure in written(package)),
     ]
 

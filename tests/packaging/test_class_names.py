@@ -6,6 +6,10 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("operator", "nodeagent", "crds")
 

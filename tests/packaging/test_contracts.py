@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.tools
+
 
 @pytest.fixture
 def check() -> ModuleType:

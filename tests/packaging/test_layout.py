@@ -36,24 +36,6 @@ def test_component_folders_are_no_packages(component: str) -> None:
     assert not (ROOT / component / "__init__.py").exists()
 
 
-def test_the_generated_crds_are_fresh() -> None:
-    subprocess.run([sys.executable, "-m", "vgpu_api", "--check"], cwd=ROOT, check=True)
-
-
-def test_a_stale_crd_is_found(tmp_path: Path) -> None:
-    for path in (ROOT / "crds").glob("*.yaml"):
-        (tmp_path / path.name).write_text(path.read_text())
-    (tmp_path / "vgpu.dev_vgpuclaims.yaml").write_text("old\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "vgpu_api", "--check", "--folder", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "vgpu.dev_vgpuclaims.yaml" in done.stderr
-
-
 @pytest.mark.parametrize("page", DESIGN_PAGES, ids=lambda page: page.name)
 def test_a_design_page_is_short_and_says_what_was_rejected(page: Path) -> None:
     text = page.read_text()

@@ -181,6 +181,7 @@ def test_an_option_that_no_program_takes_is_named() -> None:
     ]
 
 
+@pytest.mark.tools
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     mkdocs = Path(sys.executable).parent / "mkdocs"
     assert mkdocs.exists() or shutil.which("mkdocs"), "make setup installs it"

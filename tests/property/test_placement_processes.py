@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.programs
+
 MEMORY = "limits.nvidia.com/gpumem"
 
 

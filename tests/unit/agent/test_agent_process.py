@@ -14,6 +14,8 @@ from vgpu_local.nodes import write_sysfs
 from vgpu_nodeagent.__main__ import parse
 from vgpu_nodeagent.config import Mount
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "libvgpu" / "build"
 MACHINE = """

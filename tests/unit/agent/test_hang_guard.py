@@ -10,6 +10,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 LIMIT_S = 2.0
 
 PROGRAM = """

@@ -27,6 +27,8 @@ from vgpu_nodeagent.enforcement.usage_folders import (
     folders_on,
 )
 
+pytestmark = pytest.mark.programs
+
 APART = ("unshare", "--user", "--map-root-user", "--mount")
 
 SETTING = """

@@ -1,11 +1,9 @@
-"""Names of resources in manifests/ follow from the configuration: one edit, one command."""
+"""The CRDs and the resource names in manifests/ are generated and fresh: one edit, one command."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from vgpu_api.__main__ import main
+
 MANIFESTS = Path(__file__).parents[3] / "manifests"
+CRDS = MANIFESTS.parent / "crds"
 EXPRESSIONS = "base/webhook/expressions.yaml"
 SCHEDULERS = ("base/scheduler/scheduler.yaml", "examples/main-scheduler/kube-scheduler.yaml")
 GENERATED = (EXPRESSIONS, *SCHEDULERS)
@@ -26,9 +27,9 @@ def manifests(tmp_path: Path) -> Path:
     return tmp_path / "manifests"
 
 
-def generate(manifests: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vgpu_api", "--manifests", str(manifests), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def generate(manifests: Path, *arguments: str) -> int:
+    """Return the exit code of `make crds` with these arguments, on a copy of the manifests."""
+    return main(["--manifests", str(manifests), *arguments])
 
 
 def edit(file: Path, change: Callable[[str], str]) -> None:
@@ -51,19 +52,27 @@ def managed(manifests: Path, file: str) -> dict[str, bool]:
     return {entry["name"]: entry["ignoredByScheduler"] for entry in extender["managedResources"]}
 
 
-def test_the_manifests_of_the_tree_are_fresh() -> None:
-    assert generate(MANIFESTS, "--check").returncode == 0
+def test_the_generated_files_of_the_tree_are_fresh() -> None:
+    assert generate(MANIFESTS, "--check") == 0
+
+
+def test_a_stale_crd_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in CRDS.glob("*.yaml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "vgpu.dev_vgpuclaims.yaml").write_text("old\n")
+    assert generate(MANIFESTS, "--check", "--folder", str(tmp_path)) == 1
+    assert "vgpu.dev_vgpuclaims.yaml" in capsys.readouterr().err
 
 
 def test_a_name_of_the_configuration_reaches_every_place_that_lists_names(
-    manifests: Path,
+    manifests: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(manifests, nvidia={"resourceCountName": "example.com/gpu"})
-    stale = generate(manifests, "--check")
-    assert stale.returncode == 1
-    assert all(file in stale.stderr for file in GENERATED)
-    assert generate(manifests).returncode == 0
-    assert generate(manifests, "--check").returncode == 0
+    assert generate(manifests, "--check") == 1
+    stale = capsys.readouterr().err
+    assert all(file in stale for file in GENERATED)
+    assert generate(manifests) == 0
+    assert generate(manifests, "--check") == 0
     for file in SCHEDULERS:
         found = managed(manifests, file)
         assert found["example.com/gpu"] is False
@@ -77,7 +86,7 @@ def test_devices_that_are_left_alone_are_in_no_list_and_others_are_in_all(
     manifests: Path,
 ) -> None:
     configure(manifests, vendors={"leaveAlone": ["biren"]})
-    assert generate(manifests).returncode == 0
+    assert generate(manifests) == 0
     for file in SCHEDULERS:
         assert "birentech.com/gpu" not in managed(manifests, file)
         assert managed(manifests, file)["amd.com/gpumem"] is True
@@ -97,7 +106,7 @@ def comments(text: str) -> list[str]:
 def test_what_is_written_by_hand_around_the_names_stays(manifests: Path, file: str) -> None:
     before = (manifests / file).read_text()
     configure(manifests, vendors={"leaveAlone": ["biren"]})
-    assert generate(manifests).returncode == 0
+    assert generate(manifests) == 0
     after = (manifests / file).read_text()
     assert after != before
     assert comments(after) == comments(before)
@@ -110,10 +119,11 @@ def without_names(text: str) -> Sequence[str]:
     return text.split()
 
 
-def test_an_expression_with_a_list_that_nobody_fills_is_an_error(manifests: Path) -> None:
+def test_an_expression_with_a_list_that_nobody_fills_is_an_error(
+    manifests: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     edit(
         manifests / EXPRESSIONS, lambda text: text.replace("name in", "name in ['a'] && name in", 1)
     )
-    done = generate(manifests, "--check")
-    assert done.returncode != 0
-    assert "asks" in done.stderr
+    assert generate(manifests, "--check") == 1
+    assert "asks" in capsys.readouterr().err

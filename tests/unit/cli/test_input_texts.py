@@ -236,6 +236,7 @@ def test_what_comes_in_is_read_as_a_file_is(
             assert said("-f", "-", state=STATE)[0] == status
 
 
+@pytest.mark.programs
 def test_a_name_in_letters_that_the_terminal_does_not_know_is_shown_all_the_same(tmp_path: Path):
     (tmp_path / "state").write_text(json.dumps(STATE))
     (tmp_path / "pod").write_text(json.dumps({**POD, "metadata": {"name": "pé"}}))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 KUBECONFIG = """
 apiVersion: v1
 kind: Config

@@ -217,6 +217,7 @@ async def test_a_token_that_cannot_be_read_again_is_kept_until_the_server_refuse
         await file.renew()
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     "program",
     ["vgpu_nodeagent.__main__", "vgpu_operator.cli.__main__", "vgpu_client.api"],

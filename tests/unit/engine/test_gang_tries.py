@@ -685,19 +685,19 @@ async def test_decisions_depend_on_the_order_of_the_calls_and_nothing_else(
     assert all(answers[0])
 
 
-async def test_fifty_groups_take_turns_whole_and_leave_no_room_unused() -> None:
-    """Room is there for twenty of them. One ends at a time, and lone pods come in between.
+async def test_twenty_groups_take_turns_whole_and_leave_no_room_unused() -> None:
+    """Eight of them fit at a time. One ends at a time, and lone pods come in between.
 
     Nothing is kept for those that starve: a lone pod would have to wait for them.
     """
     scheduling = {"starvationAfterSeconds": 0}
     replica = Replica(config=ClusterConfig.model_validate({"scheduling": scheduling}))
-    mib, size, room = 2048, 8, 20
+    mib, size, room = 2048, 8, 8
     replica.fleet(room, devices=1, memory_mib=size * mib)
     scheduler, capacity = Scheduler(replica), room * size * mib
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
     waiting = {
-        f"g{number}": a_gang(replica, f"g{number}", size, limits=limits) for number in range(50)
+        f"g{number}": a_gang(replica, f"g{number}", size, limits=limits) for number in range(20)
     }
     running: list[list[Pod]] = []
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from builders import a_node, a_pod
+from hypothesis_profiles import fewer_examples
 from vgpu_api.core import Node, Pod, Taint, Toleration
 from vgpu_api.core.pod import (
     Affinity,
@@ -358,6 +359,7 @@ NodesThatChange.TestCase.settings = settings(stateful_step_count=20)
 TestNodesThatChange = NodesThatChange.TestCase
 
 
+@settings(max_examples=fewer_examples(4))
 @given(pods, kinds)
 def test_rules_that_were_forgotten_are_learned_anew(pod, kinds):
     filters = NodeFilters()

@@ -15,6 +15,7 @@ from serving_in_turn import serving_in_turn
 from vendor_vectors import (
     Question,
     allocation_of,
+    answers,
     decided,
     files,
     given_by_hami,
@@ -117,15 +118,13 @@ def _several(question: Question, given: list[tuple[str, int, int]]) -> object:
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
 def test_plugins_read_back_what_hami_writes_for_them(path: Path) -> None:
     compared = 0
-    for question in questions(path):
-        answer = question.answer
-        if "devices" not in answer or [] in given_by_hami(answer, question.node):
+    for name, pod, node, answer in answers(path):
+        if "devices" not in answer or [] in given_by_hami(answer, node):
             continue
-        spec = spec_of(question.pod)
+        spec = spec_of(pod)
         assert isinstance(spec, VGPUClaimSpec)
-        allocation = allocation_of(question.pod, answer, question.node)
-        written = records(question.pod, spec, allocation, question.node)
-        assert written == answer["annotations"], question.name
+        written = records(pod, spec, allocation_of(pod, answer, node), node)
+        assert written == answer["annotations"], name
         compared += 1
     assert compared > 20
 
@@ -134,10 +133,10 @@ def test_plugins_read_back_what_hami_writes_for_them(path: Path) -> None:
 def test_admission_writes_the_amounts_that_hami_writes(path: Path) -> None:
     """The vendor's plugin is called with the amounts in the limits."""
     compared = 0
-    for question in questions(path):
-        if "limits" in question.answer:
-            written = [_plain(limits) for limits in question.answer["limits"]]
-            assert [_plain(limits) for limits in limits_here(question.pod)] == written
+    for _, pod, _, answer in answers(path):
+        if "limits" in answer:
+            written = [_plain(limits) for limits in answer["limits"]]
+            assert [_plain(limits) for limits in limits_here(pod)] == written
             compared += 1
     assert compared > 50
 
