@@ -93,8 +93,9 @@ class Gangs:
             self.judge.broken("provisional", f"{claim.metadata.name} is written before any Bind")
 
     def restored(self) -> None:
-        """Note that an older state of everything was restored."""
-        self._gone.clear()
+        """Note that an older state of everything was restored, in which some pods are not there."""
+        uids = (uid for uids in self._members.values() for uid in uids)
+        self._gone = {uid: self.judge.now for uid in uids if uid not in self.judge.there}
         self._holds_since.clear()
 
     # Rules.
@@ -174,8 +175,8 @@ class Gangs:
             were_there = not any(self._gone.get(uid, 0.0) > self._born[name] for uid in uids)
             if has_begun and len(begun) < least and were_there:
                 self.judge.broken("halves", f"{len(begun)} of {least} pods of {name} run")
-        if not self.judge.may_be_kept():
-            for name, pods in self._complete(on_empty=False):
+        for name, pods in self._complete(on_empty=False):
+            if not self.judge.may_be_kept(pods[0].spec.priority or 0):
                 self.judge.broken("group waits", f"{name} though {len(pods)} pods fit")
 
     def may_start_alone(self, pod: Pod) -> bool:
@@ -183,11 +184,11 @@ class Gangs:
         name = group_of(pod)
         return not name or (bool(self._least[name]) and not self.is_gang(pod))
 
-    def starving(self) -> Iterator[str]:
-        """Yield the gangs for which devices may be kept: they would fit in an empty cluster."""
+    def starving(self, priority: int) -> Iterator[str]:
+        """Yield gangs of at least this priority that would fit, but only in an empty cluster."""
         fit_now = {name for name, _ in self._complete(on_empty=False)}
-        for name, _ in self._complete(on_empty=True):
-            if name not in fit_now:
+        for name, pods in self._complete(on_empty=True):
+            if name not in fit_now and (pods[0].spec.priority or 0) >= priority:
                 yield name
 
     def _complete(self, *, on_empty: bool) -> Iterator[tuple[str, list[Pod]]]:

@@ -177,7 +177,6 @@ class Judge:
         """An older state of the API server's data is there, and this is its version."""
         self._restored_at = self.now = at
         self.making_way.restored()
-        self.gangs.restored()
         self.claims.clear()
         self.needs.clear()
         self.there.clear()
@@ -201,6 +200,7 @@ class Judge:
         for plural, obj in objects:
             if plural == VGPU_CLAIMS.plural:
                 self._keep(VGPUClaim.read(dict(obj)))
+        self.gangs.restored()
 
     def free_mib(self, uuid: str) -> int:
         """Return how much memory of a device no claim needs."""
@@ -396,12 +396,11 @@ class Judge:
                 self.broken("elsewhere", text)
         self.making_way.at_rest()
         self.gangs.at_rest()
-        kept = self.may_be_kept()
         for pod in self.waiting():
-            if not self.gangs.may_start_alone(pod):
+            if pod.is_bound or not self.gangs.may_start_alone(pod):
                 continue
-            places = self._room_for(pod, self._use()) - kept if not pod.is_bound else frozenset()
-            if places:
+            places = self._room_for(pod, self._use())
+            if places and (places := places - self.may_be_kept(pod.spec.priority or 0)):
                 text = f"{_name(pod)} though there is room on {', '.join(sorted(places))}"
                 self.broken("waits", text)
 
@@ -432,22 +431,20 @@ class Judge:
             and not self.allocations_of(uid)
         ]
 
-    def may_be_kept(self) -> frozenset[str]:
-        """Return the nodes of which a device may be kept for a request that has waited for longer.
+    def may_be_kept(self, priority: int) -> frozenset[str]:
+        """Return the nodes of which a device may be kept from requests of this priority.
 
-        The request starves until such a device is empty, either on its pod's node or on any node.
+        One that is as important starves until the device is empty, either on its pod's node or on
+        any node.
         """
         nodes = frozenset(self._nodes)
-        if any(
-            claim.spec.binding_mode == "Immediate" and claim.status.allocation is None
-            for claim in self.claims.values()
-        ):
+        if self.has_waiting_claims and priority <= 0:
             return nodes
         found: set[str] = set()
-        if any(self.gangs.starving()):
+        if any(self.gangs.starving(priority)):
             return nodes
         for pod in self.waiting():
-            if not self.gangs.may_start_alone(pod):
+            if not self.gangs.may_start_alone(pod) or (pod.spec.priority or 0) < priority:
                 continue
             if pod.is_bound:
                 found.add(pod.spec.node_name)
@@ -476,15 +473,18 @@ class Judge:
             used, limit = total.get(uuid, Amounts()), self._limit(uuid)
             if _is_sound(device) and self._takes(asking, pod, used, limit):
                 found[device.spec.node_name] += 1
-        most = next((hard for _, hard in reversed(self._quotas)), None)
-        charged = self._use() if charged is None else charged
-        held = sum(amounts.memory_mib for amounts in charged.values())
         all_of_one = max(self._limit(uuid).memory_mib for uuid in self._devices)
         wants = sum(ask.devices * (ask.mib or all_of_one) for ask in asking.values())
-        if most is not None and held + wants > most:
+        if wants > self._quota_left(self._use() if charged is None else charged):
             return frozenset()
         count = max(ask.devices for ask in asking.values())
         return frozenset(node for node, number in found.items() if number >= count)
+
+    def _quota_left(self, charged: ByDevice) -> float:
+        """Return how many MiB the quota allows beside what is charged."""
+        most = next((hard for _, hard in reversed(self._quotas)), None)
+        held = sum(amounts.memory_mib for amounts in charged.values())
+        return float("inf") if most is None else most - held
 
     @staticmethod
     def _takes(asking: Mapping[str, _Ask], pod: Pod, used: Amounts, limit: Amounts) -> bool:
@@ -544,13 +544,14 @@ class Judge:
         """
         (ask,) = _asking(pod).values()
         total, found = total_of(n for uid, n in self.needs.items() if uid not in without), 0
+        left = self._quota_left(total)
         for uuid in self._published.values():
             limit, used = self._limit(uuid), total.get(uuid, Amounts())
             if not _is_sound(self._devices[uuid]):
                 continue
             more = Amounts(ask.mib or limit.memory_mib, ask.cores, 1)
-            while self._takes(_asking(pod), pod, used, limit):
-                found, used = found + 1, used.plus(more)
+            while self._takes(_asking(pod), pod, used, limit) and left >= more.memory_mib:
+                found, used, left = found + 1, used.plus(more), left - more.memory_mib
         return found
 
     # Parts.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 MINUTE_S = 60.0
 SEEN_WITHIN_S = 0.7
 """Without faults, the operator knows of a change after this time."""
-STARVES_AFTER_S = 45.0
-"""A pod that has waited for longer may have devices kept for it."""
 SERVED_WITHIN_S = 60.0
 """After its last victim was evicted, a pod has its devices within this time."""
 _MIRROR = "kubernetes.io/config.mirror"
@@ -102,6 +100,10 @@ class MakingWay:
             is_of_gang = self.judge.gangs.is_gang(victim) or self.judge.gangs.is_gang(preemptor)
             if is_elsewhere and not account.has_gang and not is_of_gang:
                 self._broken("two preemptions", victim, preemptor, f"one on {account.node} is open")
+        for other in self.accounts.values():
+            rival = self.judge.pods[other.first.preemptor]
+            if other.node == victim.spec.node_name and _priority(rival) < _priority(preemptor):
+                other.is_closed = True  # its devices are promised to a more important pod
         if account is None or account.is_closed or account.first.by != eviction.by:
             account = self.accounts[eviction.preemptor] = Account(eviction, victim.spec.node_name)
         if self.judge.is_calm and eviction.victim not in account.victims:
@@ -163,8 +165,11 @@ class MakingWay:
             own.is_closed = True
         decided = self.judge.decided_at(allocation)
         for account in self.accounts.values():
-            is_his = account.first.by == by and account.node == allocation.node_name
-            if not account.is_closed and is_his and decided > account.first.at + SEEN_WITHIN_S:
+            if account.is_closed or account.node != allocation.node_name:
+                continue
+            if _priority(taker) > _priority(self.judge.pods[account.first.preemptor]):
+                account.is_closed = self._is_in_the_way(account, claim, taker)
+            elif account.first.by == by and decided > account.first.at + SEEN_WITHIN_S:
                 self._is_not_overtaken(account, claim, taker)
 
     def node_changed(self, node: str) -> None:
@@ -227,15 +232,20 @@ class MakingWay:
         preemptor = self.judge.pods[account.first.preemptor]
         if not self.judge.is_calm or account.first.at < self.judge.calm_since:
             return
-        if _priority(taker) > _priority(preemptor) or not self.judge.is_countable(preemptor):
+        if not self.judge.is_countable(preemptor) or self.judge.gangs.is_gang(preemptor):
             return
-        if self.judge.gangs.is_gang(preemptor):
-            return
-        going = {uid for uid in self._ending if uid != taker.metadata.uid} | account.victims.keys()
-        before = self._room_for(preemptor, going, without=claim.metadata.uid)
-        if account.node in before and account.node not in self._room_for(preemptor, going):
+        if self._is_in_the_way(account, claim, taker):
             text = f"pod {taker.metadata.name} took what was freed on {account.node}"
             self.judge.broken("overtaken", f"{text} for pod {preemptor.metadata.name}")
+
+    def _is_in_the_way(self, account: Account, claim: VGPUClaim, taker: Pod) -> bool:
+        """Return True if a pod took what others were evicted for; of a gang, perhaps a part."""
+        preemptor = self.judge.pods[account.first.preemptor]
+        if not self.judge.is_countable(preemptor) or self.judge.gangs.is_gang(preemptor):
+            return True
+        going = {uid for uid in self._ending if uid != taker.metadata.uid} | account.victims.keys()
+        before = self._room_for(preemptor, going, without=claim.metadata.uid)
+        return account.node in before and account.node not in self._room_for(preemptor, going)
 
     def at_rest(self) -> None:
         """Check that preempting pods have their devices, and that none could still preempt."""
@@ -313,12 +323,11 @@ class MakingWay:
         }
 
     def _rivals(self, preemptor: Pod) -> bool:
-        """Return True if devices may be kept or taken for other requests at this moment."""
-        now = self.judge.now
-        return self.judge.has_waiting_claims or any(
+        """Return True if devices may be kept for requests that are as important at this moment."""
+        if self.judge.has_waiting_claims and _priority(preemptor) <= 0:
+            return True
+        return any(
             _priority(pod) >= _priority(preemptor)
-            or now - self._born[pod.metadata.uid] > STARVES_AFTER_S
-            or pod.spec.scheduling_group is not None
             for pod in self.judge.waiting()
             if pod.metadata.uid != preemptor.metadata.uid
         )

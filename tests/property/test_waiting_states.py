@@ -18,7 +18,12 @@ from vgpu_operator.extender.wire import FilterRequest
 MIB = 16384
 DEVICES = {"GPU-0": "node-1", "GPU-1": "node-1", "GPU-2": "node-2"}
 CONFIG = ClusterConfig.model_validate({"scheduling": {"starvationAfterSeconds": 10}})
-SIZES = st.tuples(st.sampled_from([4096, 8192, MIB]), st.integers(1, 2), st.sampled_from([0, 100]))
+SIZES = st.tuples(
+    st.sampled_from([4096, 8192, MIB]),
+    st.integers(1, 2),
+    st.sampled_from([0, 100]),
+    st.sampled_from([0, 0, 1]),
+)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("create"), SIZES),
@@ -40,14 +45,17 @@ class Cluster:
         for index, (uuid, node) in enumerate(DEVICES.items()):
             self.replica.device(uuid=uuid, node=node, index=index, memory_mib=MIB)
 
-    async def do(self, what: str, how: tuple[int, int, int] | int) -> None:
+    async def do(self, what: str, how: tuple[int, int, int, int] | int) -> None:
         if isinstance(how, tuple):
-            mib, devices, cores = how
+            mib, devices, cores, priority = how
             self.born += 1
             limits = {"gpu": devices, "gpumem": mib, "gpucores": cores}
             named = {f"nvidia.com/{key}": amount for key, amount in limits.items()}
+            containers = [a_container(limits=named)]
             self.pods.append(
-                self.replica.offered(f"pod-{self.born:03}", containers=[a_container(limits=named)])
+                self.replica.offered(
+                    f"pod-{self.born:03}", containers=containers, priority=priority
+                )
             )
         elif what == "wait":
             self.replica.time += how
@@ -112,9 +120,9 @@ class Cluster:
 
 
 @given(steps=STEPS)
-@example(steps=[("create", (4096, 1, 0)), ("ask", 0), *[("wait", 11)] * 6])
+@example(steps=[("create", (4096, 1, 0, 0)), ("ask", 0), *[("wait", 11)] * 6])
 def test_earmarks_never_give_a_device_twice_and_leave_nobody_waiting_and_nothing_kept(
-    steps: list[tuple[str, tuple[int, int, int] | int]],
+    steps: list[tuple[str, tuple[int, int, int, int] | int]],
 ) -> None:
     """Every pod here fits an empty cluster, so it has its devices once all others have ended."""
 

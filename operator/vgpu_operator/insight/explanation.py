@@ -257,7 +257,9 @@ def _kind(
         return EquivalenceClass(request, NodeRules(), key.namespace, scopes=scopes)
     request = pod.request(spec, state.config)
     if not pod.is_gated:
-        return EquivalenceClass(request, pod.rules, key.namespace, scopes=scopes)
+        return EquivalenceClass(
+            request, pod.rules, key.namespace, scopes=scopes, priority=pod.priority
+        )
     group = group_to_start_with(state, pod)
     return EquivalenceClass(
         request,
@@ -266,6 +268,7 @@ def _kind(
         host_demand=pod.host_demand,
         scopes=scopes,
         group=None if group is None or least_of(state, group) is None else group,
+        priority=pod.priority,
     )
 
 

@@ -200,7 +200,10 @@ class LiveCluster:
             return EquivalenceClass(request, NodeRules(), question.namespace)
         host_demand = pod.host_demand if self._is_gated(pod) else None
         return EquivalenceClass(
-            *(request, pod.rules, question.namespace), host_demand=host_demand, scopes=pod.scopes
+            *(request, pod.rules, question.namespace),
+            host_demand=host_demand,
+            scopes=pod.scopes,
+            priority=pod.priority,
         )
 
     def demand(self, question: Question) -> Demand:

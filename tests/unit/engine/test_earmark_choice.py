@@ -157,5 +157,6 @@ def test_a_request_for_a_part_waits_for_what_the_part_takes_on_each_node() -> No
     columns.set_used(columns.number_of("a0"), slots=1, cores=50, memory=8192)
     mine = ClaimKey("default", "mine")
     assert list(explain(columns, earmarks, mine, demand)) == ["a"]
+    assert list(explain(columns, earmarks, mine, demand, priority=1)) == []
     columns.set_used(columns.number_of("a0"), slots=1, cores=50, memory=8193)
     assert list(explain(columns, earmarks, mine, demand)) == []

@@ -260,7 +260,9 @@ def _refusal_of_nodes(key: ClaimKey, kind: EquivalenceClass, state: State) -> Re
     nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if kind.avoided:
         nodes = replace(nodes, welcoming=~kind.avoided)
-    with state.deciding(key, Yielding.MORE_IMPORTANT, kind=kind, group=kind.group) as kept:
+    with state.deciding(
+        key, Yielding.MORE_IMPORTANT, priority=kind.priority, kind=kind, group=kind.group
+    ) as kept:
         plan = place(
             columns,
             request,
@@ -286,7 +288,7 @@ def _refusal_of_nodes(key: ClaimKey, kind: EquivalenceClass, state: State) -> Re
         if kind.host_demand is not None and Reason.NODE_VOLUME_MISMATCH in text:
             texts += state.ledger.filters.volumes.explain(kind.host_demand.volumes)
     texts += filter(None, [shortfall_text(state, kind.group)])
-    earmarked = kept_devices(columns, state.earmarks, key, request, kind.group)
+    earmarked = kept_devices(columns, state.earmarks, key, request, kind.group, kind.priority)
     texts += [kept_text(node, count) for node, count in earmarked.items()]
     return Refusal(reason, "; ".join(texts), kept=earmarked)
 

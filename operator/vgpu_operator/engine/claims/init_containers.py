@@ -68,7 +68,9 @@ def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
     if node is None:
         return Plan(None, (), {name: Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)})
     request = Demand.of(_pinned(claim.spec, allocation), state.config)
-    with state.deciding(key, Yielding.MORE_IMPORTANT) as kept:
+    running = (pod for pod in state.cache.pods_of(key) if pod.is_running)
+    priority = max((pod.priority for pod in running), default=0)
+    with state.deciding(key, Yielding.MORE_IMPORTANT, priority=priority) as kept:
         laid = lay(columns, kept.on(node))
         outcome = plan_alone_on(columns, node, request, request.numa, state.ledger.budget_of(key))
         give_back(columns, laid)

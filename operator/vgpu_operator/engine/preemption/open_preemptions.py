@@ -22,10 +22,12 @@ PROTECTED_S = 60.0
 copy of its budget may be late, or the API server may know of a rule that we do not."""
 _MOST_FRUITLESS = 1000
 
-Result: TypeAlias = Literal["served", "withdrawn", "protected", "node_lost", "overdue", "in_vain"]
+Result: TypeAlias = Literal[
+    "served", "withdrawn", "protected", "overtaken", "node_lost", "overdue", "in_vain"
+]
 """The end of a preemption: the pod got its devices; it is gone or was placed otherwise; a budget
-forbade it; its node or devices were lost; the victims did not end in time; they ended, and the pod
-got nothing all the same."""
+forbade it; a more important pod got the devices; its node or devices were lost; the victims did not
+end in time; they ended, and the pod got nothing all the same."""
 Kind: TypeAlias = EquivalenceClass | GroupKey
 """The waiters for which one search for victims is enough."""
 
@@ -91,6 +93,7 @@ class OpenPreemption:
         until: The time at which the victims should have ended, in monotonic seconds.
         not_before: The time before which a failed eviction is not tried again.
         backoff: The time between two tries.
+        is_contested: A more important claim got some of the devices, or makes others go for them.
     """
 
     name: str
@@ -105,6 +108,7 @@ class OpenPreemption:
     evicted: set[str] = field(default_factory=set)
     not_before: float = 0.0
     backoff: Backoff = field(default_factory=new_backoff)
+    is_contested: bool = False
 
     @property
     def key(self) -> ClaimKey:

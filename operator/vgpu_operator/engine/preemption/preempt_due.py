@@ -10,7 +10,8 @@ the victims are chosen anew without the pod that the API server protects.
                             └─────────────────────┴──────────────────────┘
 
 The pods of a group that must start together preempt as one: there is room for enough of them in the
-end, or nobody is evicted.
+end, or nobody is evicted. If a more important pod gets so much of the devices that the preemptor no
+longer fits, the rest of the victims stay, and others are chosen.
 
 Nothing counts as free before its claim was released. A new leader knows nothing of the preemptions
 of its predecessor: it sees pods that end, and waits for them.
@@ -18,7 +19,7 @@ of its predecessor: it sees pods that end, and waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from vgpu_client.backoff import Backoff
@@ -39,14 +40,17 @@ from vgpu_operator.engine.preemption.together import (
     kind_of,
     search_alone,
     search_together,
+    still_fit,
     victims_of,
 )
 from vgpu_operator.engine.preemption.victims import OVERDUE_S, importance, preempts_with
 from vgpu_operator.engine.scheduling.gate_groups import why_waiting
 from vgpu_operator.engine.scheduling.groups import can_start, has_started, without_devices
 from vgpu_operator.engine.scheduling.kept import Earmark
+from vgpu_operator.engine.scheduling.places import remove_earmark
 from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey
 
 AGAIN_S = 1.0
 """Seconds after which a pod is looked at again that could preempt somebody, but not now."""
@@ -232,10 +236,26 @@ def _earmark(placed: Sequence[Placed], group: GroupKey | None, state: State) -> 
         kept |= devices
         if devices:
             names = tuple(sorted(columns.name[device] for device in devices))
+            _take_from_less_important(choice.number, names, pod.claim, group, state)
             kind = kind_of(state, pod)
             state.earmarks.put(
-                Earmark(pod.claim, choice.node, choice.number, names, pod.uid, kind, group)
+                Earmark(
+                    *(pod.claim, choice.node, choice.number, names, pod.priority, pod.uid),
+                    kind=kind,
+                    group=group,
+                )
             )
+
+
+def _take_from_less_important(
+    node: int, devices: Collection[str], key: ClaimKey, group: GroupKey | None, state: State
+) -> None:
+    """End the earmarks of others on devices; a preemption for which one was given ends, too."""
+    for earmark in state.earmarks.of_others_on(node, devices, key, group):
+        opened = state.preemptions.of(earmark.key, earmark.group)
+        if opened is not None:
+            opened.is_contested = True
+        remove_earmark(state, earmark)
 
 
 def _is_kept(victim: Victim, state: State) -> bool:
@@ -252,6 +272,8 @@ def _go_on(opened: OpenPreemption, state: State) -> Iterator[Effect]:
     result = _result(opened, state)
     if result is not None:
         _end(opened, result, state)
+        if result == "overtaken":
+            yield from _told_of_more_important(opened, state)
         return
     if opened.evicting:
         return
@@ -273,6 +295,8 @@ def _result_of_victims(opened: OpenPreemption, state: State) -> Result | None:
     victim = opened.next
     if victim is not None and _is_spared(opened, victim, state):
         return "protected"  # choose other victims
+    if _is_overtaken(opened, state):
+        return "overtaken"
     if _is_kept_for(opened, state):
         if victim is not None or state.now < opened.until:
             return None
@@ -295,6 +319,22 @@ def _still_waits(opened: OpenPreemption, state: State) -> bool:
         return can_start(state, opened.group)
     pod = state.cache.pod(opened.rooms[0].pod_uid)
     return pod is not None and (pod.wants_node or pod.is_gated)
+
+
+def _is_overtaken(opened: OpenPreemption, state: State) -> bool:
+    """Return True if more important claims have left too little of the devices."""
+    if not opened.is_contested:
+        return False
+    opened.is_contested = False
+    return not (_is_kept_for(opened, state) and still_fit(state, opened))
+
+
+def _told_of_more_important(opened: OpenPreemption, state: State) -> Iterator[Effect]:
+    note = f"more important pods get the devices on {', '.join(opened.nodes)} that it waits for"
+    for room in opened.rooms:
+        pod = state.cache.pod(room.pod_uid)
+        if pod is not None:
+            yield RecordEvent(pod.regarding, "Normal", "Overtaken", _ACTION, note)
 
 
 def _is_kept_for(opened: OpenPreemption, state: State) -> bool:

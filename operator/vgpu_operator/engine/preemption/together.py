@@ -23,7 +23,7 @@ from vgpu_operator.engine.preemption.choose import (
     plus_all,
     search,
 )
-from vgpu_operator.engine.preemption.open_preemptions import Victim
+from vgpu_operator.engine.preemption.open_preemptions import OpenPreemption, Victim
 from vgpu_operator.engine.preemption.victims import may_still_go, protected_among
 from vgpu_operator.engine.scheduling.gate_groups import expect, stop_expecting
 from vgpu_operator.engine.scheduling.groups import enough, without_devices
@@ -156,6 +156,20 @@ def _fit_without_victims(state: State, placed: Sequence[Placed]) -> bool:
     for node in sorted({each.choice.node for each in placed}):
         there = [each.preemptor for each in placed if each.choice.node == node]
         more = plus_all(state, there, node, given)
+        if more is None:
+            return False
+        given = more
+    return True
+
+
+def still_fit(state: State, opened: OpenPreemption) -> bool:
+    """Return True if all pods of a preemption under way fit once its victims have ended."""
+    given = ChosenPlaces(victims=(Victim(opened.claims, (), opened.priority),))
+    for node in opened.nodes:
+        pods = [state.cache.pod(room.pod_uid) for room in opened.rooms if room.node == node]
+        there = [None if pod is None else preemptor_of(state, pod) for pod in pods]
+        known = [each for each in there if each is not None]
+        more = plus_all(state, known, node, given) if len(known) == len(pods) else None
         if more is None:
             return False
         given = more

@@ -4,7 +4,8 @@ kube-scheduler decides in which order pods are tried, so a stream of small reque
 device that a large one waits for. A request that has been refused for lack of capacity for long
 enough gets an earmark: on the node where the least must become free, for the devices that the whole
 claim would get there. The earmark is removed when the claim is served, stops waiting, or can no
-longer use the node. HPC schedulers call this a reservation for backfill
+longer use the node. More important requests do not see it; it is lost when one of them gets a
+device of it. HPC schedulers call this a reservation for backfill
 (docs/design/queue-earmarks-preemption.md).
 """
 
@@ -46,9 +47,10 @@ def explain(
     key: ClaimKey,
     demand: Demand,
     group: GroupKey | None = None,
+    priority: int = 0,
 ) -> Mapping[str, str]:
     """Return the note about kept devices for the refusal of each node that has some."""
-    found = kept_devices(columns, earmarks, key, demand, group)
+    found = kept_devices(columns, earmarks, key, demand, group, priority)
     return {node: kept_text(node, count) for node, count in found.items()}
 
 
@@ -66,11 +68,12 @@ def kept_devices(
     key: ClaimKey,
     demand: Demand,
     group: GroupKey | None = None,
+    priority: int = 0,
 ) -> Mapping[str, int]:
     """Return the number of devices on each node that only an earmark keeps from a claim."""
     found: dict[str, int] = {}
     for earmark in earmarks:
-        if earmark.is_for(key, group):
+        if earmark.may_be_used_by(key, group, priority):
             continue
         kept = sum(
             any(_is_enough(columns, number, request) for request in demand.requests)
@@ -96,6 +99,7 @@ def choose(
     nodes: NodeFilter,
     earmarks: Earmarks,
     promised: Collection[int] = (),
+    priority: int = 0,
 ) -> Earmark | None:
     """Return an earmark on the node where the least must become free, or None if no node will do.
 
@@ -104,22 +108,23 @@ def choose(
         demand: The claim's request.
         key: The claim that gets the earmark.
         nodes: The nodes that its pod may use.
-        earmarks: The earmarks that exist; no device is kept for two claims.
+        earmarks: The earmarks that exist; less important ones lose the devices that are chosen.
         promised: Numbers of devices that must not be chosen.
+        priority: The claim's priority.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
     left = {fleet.name[device] for device in promised}
     for node, least in fleet.closest(demand, NODES_WEIGHED, nodes):
         if best is not None and least >= best[0] and len(demand.requests) == 1:
             break  # on the nodes that follow at least as much must become free
-        target = _on_node(fleet, node, demand, earmarks.devices_on(node) | left)
+        target = _on_node(fleet, node, demand, earmarks.devices_on(node, priority) | left)
         if target is not None and (best is None or target < best):
             best = target
     if best is None:
         return None
     number = fleet.node_id(best[1])
     assert number is not None
-    return Earmark(key, best[1], number, best[2])
+    return Earmark(key, best[1], number, best[2], priority)
 
 
 def joins(

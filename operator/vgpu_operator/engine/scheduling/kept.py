@@ -36,6 +36,7 @@ class Earmark:
         node: The node's name.
         number: The number that the columns give the node.
         devices: Names of the GPUDevices.
+        priority: Of the pod or Immediate claim; a more important one may use the devices.
         pod_uid: The pod that waits for them; empty for an Immediate claim.
         kind: The class in which the claim waited when it got the earmark.
         group: The group of its pod. The earmarks of a group are given and removed together, and
@@ -46,6 +47,7 @@ class Earmark:
     node: str
     number: int
     devices: tuple[str, ...]
+    priority: int = 0
     pod_uid: str = ""
     kind: EquivalenceClass | None = None
     group: GroupKey | None = None
@@ -56,8 +58,15 @@ class Earmark:
         return self.key if self.group is None else self.group
 
     def is_for(self, key: ClaimKey, group: GroupKey | None) -> bool:
-        """Return True if a claim may use the devices, alone or as one of its group."""
+        """Return True if the devices are kept for a claim, alone or as one of its group."""
         return self.key == key or (group is not None and self.group == group)
+
+    def may_be_used_by(self, key: ClaimKey, group: GroupKey | None, priority: int) -> bool:
+        """Return True if the devices are kept for a claim, or it is more important.
+
+        kube-scheduler keeps room for nominated pods by the same rule.
+        """
+        return self.is_for(key, group) or priority > self.priority
 
 
 @dataclass(slots=True)
@@ -82,15 +91,34 @@ class Earmarks:
         """Return the earmarks by node number."""
         return self._on_node
 
-    def devices_on(self, node: int) -> set[str]:
-        """Return the names of the devices that are kept on a node."""
-        return {name for earmark in self._on_node.get(node, ()) for name in earmark.devices}
+    def devices_on(self, node: int, priority: int) -> set[str]:
+        """Return the devices on a node that are kept for claims of at least this priority."""
+        there = (each for each in self._on_node.get(node, ()) if each.priority >= priority)
+        return {name for earmark in there for name in earmark.devices}
+
+    def of_others_on(
+        self, node: int, devices: Collection[str], key: ClaimKey, group: GroupKey | None
+    ) -> list[Earmark]:
+        """Return the earmarks of other requests on any of these devices of a node."""
+        return [
+            earmark
+            for earmark in self._on_node.get(node, ())
+            if not earmark.is_for(key, group) and set(earmark.devices) & set(devices)
+        ]
 
     def has_room_for(self, namespace: str) -> bool:
         """Return True if a claim of the namespace may get an earmark."""
         requests = {earmark.request for earmark in self._of_claim.values()}
         used = Counter(request.namespace for request in requests)
         return len(requests) < MOST and used[namespace] < MOST_OF_A_NAMESPACE
+
+    def ended_by(
+        self, key: ClaimKey, group: GroupKey | None, node: int, devices: Collection[str]
+    ) -> list[Earmark]:
+        """Return the earmarks that end if a claim takes these devices of a node."""
+        own = self._of_claim.get(key)
+        others = self.of_others_on(node, devices, key, group)
+        return others if own is None else [own, *others]
 
     def of_group(self, group: GroupKey | None) -> list[Earmark]:
         """Return the earmarks of a group."""
@@ -114,15 +142,15 @@ class Earmarks:
         return earmark
 
     def shares_on(
-        self, columns: Columns, node: int, key: ClaimKey, group: GroupKey | None = None
+        self, columns: Columns, node: int, key: ClaimKey, group: GroupKey | None, priority: int
     ) -> list[Share]:
-        """Return the shares that earmarks of other claims take on a node.
+        """Return the shares that earmarks take on a node from a claim which may not use them.
 
         Each is all memory of its device, so that nothing new can be placed there.
         """
         shares = []
         for earmark in self._on_node.get(node, ()):
-            if not earmark.is_for(key, group):
+            if not earmark.may_be_used_by(key, group, priority):
                 for device in numbers_of(columns, earmark).values():
                     shares.append(Share(device, 0, 0, columns.memory[device]))
         return shares
@@ -170,7 +198,7 @@ class KeptFrom:
         yielding: The rule for tentative places.
         columns: The state of all devices.
         reservations: All reservations, among them the tentative places.
-        earmarks: All earmarks; those of other claims always count.
+        earmarks: All earmarks; those of other claims count unless these are less important.
         group: The group of its pod. Provisional places of the same group always
             count, except for a plan made anew.
     """
@@ -192,7 +220,7 @@ class KeptFrom:
 
     def on(self, node: int) -> Sequence[Share]:
         """See `placement.Kept`."""
-        shares = self.earmarks.shares_on(self.columns, node, self.key, self.group)
+        shares = self.earmarks.shares_on(self.columns, node, self.key, self.group, self.priority)
         there = self.reservations.tentative.get(node, {}).values()
         crowded = self.yielding is Yielding.OF_ITS_KIND and self._is_crowded(there)
         group = None if self.yielding is Yielding.ANEW else self.group

@@ -6,10 +6,13 @@ flight, only this module assumes allocations in the ledger and forgets them agai
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_client.clock import rfc3339
 from vgpu_operator.engine.cache import key_of
-from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
+from vgpu_operator.engine.scheduling.kept import Earmark
 from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.reservation import (
     LAPSED_S,
@@ -60,8 +63,33 @@ def reserve(
             key, spec, allocation, scopes=None if pod is None else pod.scopes
         ),
     )
-    _put(state, reservation, pod)
+    _put(state, reservation, pod, taken=[device.name for device in allocation.devices])
     return reservation
+
+
+def _end_earmarks(
+    state: State, key: ClaimKey, group: GroupKey | None, node: int, taken: Collection[str]
+) -> None:
+    """End a claim's earmark, and those of others on devices that the claim takes.
+
+    Placement gives a device that is kept for others only to a more important claim.
+    """
+    for earmark in state.earmarks.ended_by(key, group, node, taken):
+        opened = None if earmark.key == key else state.preemptions.of(earmark.key, earmark.group)
+        if opened is not None:
+            opened.is_contested = True  # pods have gone for it, and it may still fit in the rest
+        elif earmark.key == key:
+            state.earmarks.remove(key)  # the rest of its group still waits
+            state.ledger.touch(earmark.node)
+        else:
+            remove_earmark(state, earmark)
+
+
+def remove_earmark(state: State, earmark: Earmark) -> None:
+    """Remove an earmark and all others of its group, so that waiters look at their nodes again."""
+    for each in state.earmarks.of_group(earmark.group) or [earmark]:
+        if state.earmarks.remove(each.key) is not None:
+            state.ledger.touch(each.node)
 
 
 def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
@@ -243,14 +271,15 @@ def _tentative(
     return place
 
 
-def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
+def _put(
+    state: State, reservation: Reservation, pod: GPUPod | None, *, taken: Collection[str] = ()
+) -> None:
     key = reservation.key
     for former in state.reservations.put(reservation):
         _let_go(state, former)
     state.queue.remove(key)
-    earmark = state.earmarks.remove(key)
-    if earmark is not None:
-        state.ledger.touch(earmark.node)
+    group = None if pod is None else pod.group
+    _end_earmarks(state, key, group, reservation.number, taken)
     if pod is not None:
         state.pods.blocked.pop(pod.uid, None)
         state.ledger.filters.hosts.expect(pod.uid, node=reservation.node, cpu_milli=pod.cpu_milli)

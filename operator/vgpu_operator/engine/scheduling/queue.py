@@ -45,6 +45,8 @@ class EquivalenceClass(NamedTuple):
         host_demand: The pod's other demands on a node; None if kube-scheduler checks them.
         scopes: The quota scopes that match the pod; None if it is for no pod.
         group: The group that the pod starts with; its pods are only served together.
+        priority: Of the pod, or of an Immediate claim. Devices that are kept for less important
+            requests may serve it.
     """
 
     request: Demand
@@ -56,6 +58,7 @@ class EquivalenceClass(NamedTuple):
     host_demand: HostDemand | None = None
     scopes: PodScopes | None = None
     group: GroupKey | None = None
+    priority: int = 0
 
 
 @dataclass(slots=True)

@@ -87,7 +87,9 @@ def offer(
     if plan.refused:
         return Refusal(
             plan=plan,
-            notes=_notes(state, pod.claim, pod.request(spec, state.config), pod.group),
+            notes=_notes(
+                state, pod.claim, pod.request(spec, state.config), pod.group, pod.priority
+            ),
         )
     _note_hit(state, held, plan)
     if softly:
@@ -154,7 +156,7 @@ def offer_immediate(
         budget = state.ledger.budget(key.namespace)
         plan = place(state.ledger.columns, request, candidates, budget=budget, kept=kept)
     if plan.refused:
-        return Refusal(plan=plan, notes=_notes(state, key, request))
+        return Refusal(plan=plan, notes=_notes(state, key, request, None, priority))
     return reserve(state, key, claim.spec, plan, None)
 
 
@@ -270,7 +272,12 @@ def put_in_queue(
     request, namespace = pod.request(spec, state.config), pod.claim.namespace
     if pod.is_running:
         kind = EquivalenceClass(
-            request, _ITS_NODE, namespace, node=pod.pod.spec.node_name, scopes=pod.scopes
+            request,
+            _ITS_NODE,
+            namespace,
+            node=pod.pod.spec.node_name,
+            scopes=pod.scopes,
+            priority=pod.priority,
         )
         standing = Standing.WAITS if was_bound_past_us(state, pod) else Standing.BOUND
     else:
@@ -292,6 +299,7 @@ def class_of(
         host_demand=pod.host_demand if pod.is_gated else None,
         scopes=pod.scopes,
         group=None if pod.uid in state.gates.alone else pod.group,
+        priority=pod.priority,
     )
 
 
@@ -302,11 +310,12 @@ def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
     node = min((pod.pod.spec.node_name for pod in bound), default="")
     request = Demand.of(claim.spec, state.config)
     rules = _ITS_NODE if bound else _ANY_NODE
-    kind = EquivalenceClass(request, rules, key.namespace, node=node)
+    priority = claim_priority(state, claim)
+    kind = EquivalenceClass(request, rules, key.namespace, node=node, priority=priority)
     is_ours = any(not was_bound_past_us(state, pod) for pod in bound)
     standing = Standing.BOUND if is_ours else Standing.WAITS
     created = claim.metadata.creation_timestamp
-    rank = rank_of(standing, claim_priority(state, claim), created, key)
+    rank = rank_of(standing, priority, created, key)
     return _put_in_queue(state, Waiter(key, "", kind, rank, state.now))
 
 
@@ -603,11 +612,11 @@ def controller_of(pod: GPUPod) -> str:
 
 
 def _notes(
-    state: State, key: ClaimKey, request: Demand, group: GroupKey | None = None
+    state: State, key: ClaimKey, request: Demand, group: GroupKey | None, priority: int
 ) -> Mapping[str, str]:
     if not len(state.earmarks):
         return {}
-    return explain(state.ledger.columns, state.earmarks, key, request, group)
+    return explain(state.ledger.columns, state.earmarks, key, request, group, priority)
 
 
 def _evict_tentative(state: State, reservation: Reservation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from vgpu_api.reasons import Reason
@@ -12,6 +12,7 @@ from vgpu_operator.engine.scheduling.earmarks import begin_sharing, choose, is_s
 from vgpu_operator.engine.scheduling.gate_groups import is_short
 from vgpu_operator.engine.scheduling.groups import is_open, waiting_members
 from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP, Earmark, numbers_of
+from vgpu_operator.engine.scheduling.places import remove_earmark
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import TENTATIVE_S
@@ -31,9 +32,7 @@ def review_earmarks(state: State) -> None:
             continue  # gone with the others of its group
         kind = _kind_of(earmark, state)
         if kind is None or not _can_use(kind, earmark, state):
-            for each in state.earmarks.of_group(earmark.group) or [earmark]:
-                state.earmarks.remove(each.key)
-                state.ledger.touch(each.node)
+            remove_earmark(state, earmark)
 
 
 def earmark_due(state: State) -> Iterator[None]:
@@ -59,9 +58,20 @@ def earmark_due(state: State) -> Iterator[None]:
             nodes_for(waiter.kind, state),
             state.earmarks,
             _promised(waiter, state),
+            waiter.kind.priority,
         )
         if earmark is not None:
-            state.earmarks.put(replace(earmark, pod_uid=waiter.pod_uid, kind=waiter.kind))
+            _put([replace(earmark, pod_uid=waiter.pod_uid, kind=waiter.kind)], state)
+
+
+def _put(earmarks: Collection[Earmark], state: State) -> None:
+    """Add the earmarks of one request; less important ones lose the devices of these."""
+    for earmark in earmarks:
+        for other in state.earmarks.of_others_on(
+            earmark.number, earmark.devices, earmark.key, earmark.group
+        ):
+            remove_earmark(state, other)
+        state.earmarks.put(earmark)
 
 
 def _earmark_group(waiter: Waiter, group: GroupKey, state: State) -> Iterator[None]:
@@ -81,7 +91,13 @@ def _earmark_group(waiter: Waiter, group: GroupKey, state: State) -> Iterator[No
         if joins(columns, chosen, shared, kind.request, nodes_for(kind, state)):
             continue
         earmark = choose(
-            columns, kind.request, pod.claim, nodes_for(kind, state), state.earmarks, promised
+            columns,
+            kind.request,
+            pod.claim,
+            nodes_for(kind, state),
+            state.earmarks,
+            promised,
+            kind.priority,
         )
         if earmark is None:
             return
@@ -92,23 +108,28 @@ def _earmark_group(waiter: Waiter, group: GroupKey, state: State) -> Iterator[No
             return
         begin_sharing(columns, shared, kind.request, numbers)
     if state.earmarks.has_room_for(group.namespace) and not state.earmarks.of_group(group):
-        for earmark in chosen:
-            state.earmarks.put(earmark)
+        _put(chosen, state)
 
 
 def _promised(waiter: Waiter, state: State) -> set[int]:
-    """Return the devices in tentative places of awaited pods more important than the waiter.
+    """Return the devices that will be others' soon, so that an earmark on them would be lost.
 
-    An earmark on one of them would keep such a pod from the place that it was requeued for.
+    More important pods were requeued for them, or pods have been evicted for another request.
     """
-    priority = -waiter.rank[1]
-    return {
+    places = {
         share.device
         for on_node in state.reservations.tentative.values()
         for place in on_node.values()
-        if place.is_awaited and place.priority > priority
+        if place.is_awaited and place.priority > waiter.kind.priority
         for share in place.shares
     }
+    preempted = {
+        device
+        for earmark in state.earmarks
+        if state.preemptions.of(earmark.key, earmark.group) is not None
+        for device in numbers_of(state.ledger.columns, earmark).values()
+    }
+    return places | preempted
 
 
 def _may_have_one(waiter: Waiter, state: State) -> bool:
