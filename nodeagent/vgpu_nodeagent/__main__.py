@@ -189,6 +189,18 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         choices=list(LogFormat),
         help="log text, or one JSON object per line",
     )
+    parser.add_argument(
+        "--dra",
+        action="store_true",
+        help="prepare ResourceClaims of driver vgpu.dev, too, as mode Claims needs it "
+        "(Kubernetes 1.34 or later)",
+    )
+    parser.add_argument(
+        "--instance",
+        default=os.environ.get("POD_UID") or "agent",
+        help="name of this agent among those of the node, which names its sockets of --dra; "
+        "default: $POD_UID",
+    )
     given = parser.parse_args(arguments)
     configure(given.log_format, given.log_level)
     if not given.node_name:
@@ -222,6 +234,8 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         on_violation=given.on_violation,
         on_unclaimed=given.on_unclaimed,
         log_level=given.log_level,
+        dra=given.dra,
+        instance=given.instance,
     )
 
 

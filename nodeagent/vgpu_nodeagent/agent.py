@@ -25,6 +25,9 @@ from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.discovery.drivers.numa import HostNuma
 from vgpu_nodeagent.discovery.health import Health
 from vgpu_nodeagent.discovery.inventory import Inventory
+from vgpu_nodeagent.draplugin.plugin import DRAPlugin
+from vgpu_nodeagent.draplugin.preparation import Preparation
+from vgpu_nodeagent.draplugin.registration import PluginRegistration, PluginSockets
 from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.backends import backends
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
@@ -113,16 +116,15 @@ class Agent:
         )
         self._throttle = PriorityThrottle(driver, node.checkpoint, node.allocations)
         self._waiting = WaitingPods(node.view, reports)
+        unused_s = config.unused_allocation_s
         self._releases = Releases(
-            node,
-            reports=reports,
-            bound=self._pods,
-            unused_allocation_s=config.unused_allocation_s,
+            node, reports=reports, bound=self._pods, unused_allocation_s=unused_s
         )
         self._audit = AuditSocket(node, config.state_dir / SOCKET, reading=self._exposed)
         self._resizing = Resizing(node, reports=reports)
         self._publisher = _publisher(config, api, node.view, devices)
         self._plugin, self._registration = self._device_plugin()
+        self._preparation, self._dra_plugin, self._dra_registration = self._dra_driver()
 
     @property
     def registered(self) -> asyncio.Event:
@@ -142,6 +144,8 @@ class Agent:
                 for reflector in self._view.reflectors(self._api, self._pods):
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._node.claims.run())
+                if self._config.dra:
+                    tasks.create_task(self._register_driver())
                 # Pods, claims and devices are read before the lock is taken, so that the node is
                 # without an agent only for a moment.
                 self._inventory.configure(await self._capacities_here())
@@ -152,6 +156,9 @@ class Agent:
                 if self._node.checkpoint.state.claim_instances:
                     await self._inventory.refresh()  # now that it is known which instances are ours
                 self._review_health()
+                self._dra_plugin.serve()
+                if self._config.dra:
+                    self._dra_registration.remove_left_behind()
                 for serving in self._parts():
                     tasks.create_task(serving)
         finally:
@@ -179,6 +186,7 @@ class Agent:
             self._measure(),
             self._watchdog.run(),
             self._throttle.run(),
+            self._preparation.run(),
         )
 
     async def _apply_events(self) -> None:
@@ -189,6 +197,8 @@ class Agent:
             self._resizing,
             self._publisher,
             self._plugin,
+            self._preparation,
+            self._dra_plugin,
             self,
         )
         # No order among the parts matters: none reads what another one does with an event.
@@ -222,6 +232,25 @@ class Agent:
         )
         return plugin, registration
 
+    def _dra_driver(self) -> tuple[Preparation, DRAPlugin, PluginRegistration]:
+        config = self._config
+        preparation = Preparation(
+            self._node, reports=self._reports, waiting=self._waiting, releases=self._releases
+        )
+        plugin = DRAPlugin(
+            config.node_name, preparation, devices=self._devices, metrics=self._metrics
+        )
+        sockets = PluginSockets(config.plugins_dir, config.plugins_registry, config.instance)
+        return preparation, plugin, PluginRegistration(plugin, sockets)
+
+    async def _register_driver(self) -> None:
+        """Register the DRA driver as soon as this agent could take over from another one.
+
+        The kubelet then calls this agent, which answers once the other has ended.
+        """
+        await self._view.wait_synced()
+        await self._dra_registration.run()
+
     def _metrics_server(self) -> AbstractAsyncContextManager[object]:
         config = self._config
         if not config.metrics_port:
@@ -238,10 +267,14 @@ class Agent:
         """Return why this agent is not ready, for probes and rollouts; empty when it is."""
         if self._config.config_fault:
             return f"the configuration is not in force: {self._config.config_fault}"
-        if not self._serving.is_held:
-            # Ready to take over: the rollout ends the agent before this one only then.
-            return "" if self._view.is_synced else "pods and claims of the node are not read yet"
-        return "" if self._registration.registered.is_set() else "not registered with the kubelet"
+        if not self._view.is_synced and not self._serving.is_held:
+            return "pods and claims of the node are not read yet"
+        if self._config.dra and not self._dra_registration.registered.is_set():
+            return "the kubelet has not registered the DRA driver"
+        # An agent that waits is ready to take over: the rollout ends the one before it only then.
+        if self._serving.is_held and not self._registration.registered.is_set():
+            return "not registered with the kubelet"
+        return ""
 
     async def _load(self) -> None:
         """Load the record of the agent before this one."""
@@ -333,6 +366,7 @@ def _local_node(config: AgentConfig, api: Api, driver: Driver, events: Events) -
             PodResources(config.pod_resources_socket, resource=config.resource),
             checkpoint=config.kubelet_checkpoint,
             pods=config.kubelet_pods,
+            resource_claims=config.kubelet_resource_claims,
         ),
         claims=ClaimReads(api, view, config.resource),
         host_numa=HostNuma(config.sysfs_dir),

@@ -15,9 +15,19 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, PLUGIN_SOCKET, STATE_DIR
+from vgpu_api.dra import DRIVER
+from vgpu_nodeagent.config import (
+    CDI_DIR,
+    DEVICE_PLUGINS_DIR,
+    KUBELET_DIR,
+    PLUGIN_SOCKET,
+    PLUGINS,
+    PLUGINS_REGISTRY,
+    STATE_DIR,
+)
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.usage_folders import BoundedFolders
 from vgpu_nodeagent.state.serving_lock import ServingLock
@@ -41,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
         default=DEVICE_PLUGINS_DIR,
         help="where device plugins register",
     )
+    parser.add_argument(
+        "--kubelet-dir", type=Path, default=KUBELET_DIR, help="the kubelet's root directory"
+    )
     parser.add_argument("--stay", action="store_true", help="wait for SIGTERM afterwards")
     given, _ = parser.parse_known_args(
         arguments
@@ -58,7 +71,8 @@ def main(arguments: Sequence[str]) -> int:
         )
     try:
         state = given.state_dir.absolute()
-        done = clean(state, given.cdi_dir, given.device_plugins_dir, wait_s=_WAIT_S)
+        places = HostPlaces(given.cdi_dir, given.device_plugins_dir, given.kubelet_dir)
+        done = clean(state, places, wait_s=_WAIT_S)
     except (OSError, TimeoutError) as error:
         print(f"vgpu-nodeagent clean: {error}", file=sys.stderr)
         return _FAILED
@@ -66,13 +80,27 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def clean(state: Path, cdi: Path, device_plugins: Path, *, wait_s: float) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class HostPlaces:
+    """The folders of others in which agents write.
+
+    Attributes:
+        cdi: The runtime's folder of CDI specs.
+        device_plugins: Where device plugins register.
+        kubelet: The kubelet's root directory, with the sockets of DRA drivers.
+    """
+
+    cdi: Path
+    device_plugins: Path
+    kubelet: Path
+
+
+def clean(state: Path, places: HostPlaces, *, wait_s: float) -> list[str]:
     """Remove everything, and return a line for each thing that was removed.
 
     Args:
         state: The agents' state folder; it is removed too, unless it is a mount point.
-        cdi: The runtime's folder of CDI specs.
-        device_plugins: Where device plugins register.
+        places: The folders of others.
         wait_s: How long to wait for an agent to end.
 
     Raises:
@@ -84,20 +112,33 @@ def clean(state: Path, cdi: Path, device_plugins: Path, *, wait_s: float) -> lis
     if state.is_dir():
         asyncio.run(_take(lock, wait_s))
     try:
-        specs = SpecFolder(cdi)
+        specs = SpecFolder(places.cdi)
         for allocation in sorted(specs.allocations()):
             specs.remove(allocation)
             done.append(f"CDI spec of {allocation}")
-        socket = device_plugins / PLUGIN_SOCKET
-        if socket.exists():
+        for socket in _sockets(places):
             socket.unlink()
             done.append(str(socket))
+        driver = places.kubelet / PLUGINS / DRIVER
+        if driver.is_dir() and not driver.is_mount():
+            driver.rmdir()
+            done.append(str(driver))
         done += _unmount(state)
         if state.is_dir():
             done += _remove(state)
     finally:
         lock.release()
     return done
+
+
+def _sockets(places: HostPlaces) -> list[Path]:
+    """Return the sockets that agents left."""
+    plugin = places.device_plugins / PLUGIN_SOCKET
+    return [
+        *([plugin] if plugin.exists() else []),
+        *sorted((places.kubelet / PLUGINS / DRIVER).glob("*.sock")),
+        *sorted((places.kubelet / PLUGINS_REGISTRY).glob(f"{DRIVER}-*.sock")),
+    ]
 
 
 async def _take(lock: ServingLock, within_s: float) -> None:

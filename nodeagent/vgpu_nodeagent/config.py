@@ -11,6 +11,8 @@ from vgpu_client.metrics_server import MetricsAccess
 
 PLUGIN_SOCKET = "vgpu.sock"
 KUBELET_CHECKPOINT = "kubelet_internal_checkpoint"
+PLUGINS = "plugins"
+PLUGINS_REGISTRY = "plugins_registry"
 KUBELET_DIR = Path("/var/lib/kubelet")
 DEVICE_PLUGINS_DIR = Path("/var/lib/kubelet/device-plugins")
 """A constant of the kubelet (`DevicePluginPath`), which its `--root-dir` does not move."""
@@ -94,6 +96,8 @@ class AgentConfig:
         on_unclaimed: What to do to pod processes that use a device without a claim, besides
             reporting them.
         log_level: The name of a logging level.
+        dra: Prepare ResourceClaims, too.
+        instance: The name of this agent among those of the node; sockets are named by it.
     """
 
     node_name: str
@@ -120,6 +124,8 @@ class AgentConfig:
     on_violation: OnViolation = OnViolation.REPORT
     on_unclaimed: OnViolation = OnViolation.REPORT
     log_level: str = "INFO"
+    dra: bool = False
+    instance: str = "agent"
 
     @property
     def resource(self) -> str:
@@ -145,6 +151,27 @@ class AgentConfig:
     def pod_resources_socket(self) -> Path:
         """Return the socket at which the kubelet serves PodResources."""
         return self.kubelet_dir / "pod-resources" / "kubelet.sock"
+
+    @property
+    def plugins_dir(self) -> Path:
+        """Return the kubelet's folder of plugins."""
+        return self.kubelet_dir / PLUGINS
+
+    @property
+    def plugins_registry(self) -> Path:
+        """Return the folder that the kubelet watches for plugins."""
+        return self.kubelet_dir / PLUGINS_REGISTRY
+
+    @property
+    def kubelet_resource_claims(self) -> Path | None:
+        """Return the kubelet's record of ResourceClaims; None if the agent prepares none.
+
+        It is read below the host's root: the kubelet replaces the file, and a mount of the file
+        alone would show the old one.
+        """
+        if not self.dra:
+            return None
+        return self.host_root / str(self.kubelet_dir / "dra_manager_state").lstrip("/")
 
     @property
     def kubelet_pods(self) -> Path:

@@ -74,6 +74,8 @@ class Why(StrEnum):
     NO_CLAIM = "ClaimNotFound"
     LATER_VERSION = "ClaimOfLaterVersion"
     REQUEST_MISMATCH = "RequestMismatch"
+    RESOURCE_CLAIM_MISMATCH = "ResourceClaimMismatch"
+    RESOURCE_CLAIM_SHARED = "ResourceClaimShared"
     UNKNOWN_DEVICE = "UnknownDevice"
     MIG_PLACE_MISSING = "MigPlaceMissing"
     MIG_PLACE_TAKEN = "MigPlaceTaken"
@@ -87,6 +89,8 @@ class Why(StrEnum):
     PAGE_DAMAGED = "LimitPageDamaged"
     STORAGE_FAILED = "StorageFailed"
     CALL_ENDED = "CallEnded"
+    NOT_SERVING = "AnotherAgentServes"
+    STILL_IN_USE = "StillInUse"
 
 
 class Refused(AgentError):

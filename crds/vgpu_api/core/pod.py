@@ -24,11 +24,20 @@ class EnvVar(ApiModel):
     value: str | None = None
 
 
+class UsedClaim(ApiModel):
+    """The use of a ResourceClaim by a container: of one of its requests, or of all."""
+
+    name: Word = ""
+    """The entry of the pod's `resourceClaims`."""
+    request: Word = ""
+
+
 class ResourceRequirements(ApiModel):
     """Limits and requests: quantities by resource name, canonicalised by the API server."""
 
     limits: dict[str, str | int] = Field(default_factory=no_entries)
     requests: dict[str, str | int] = Field(default_factory=no_entries)
+    claims: list[UsedClaim] = Field(default_factory=no_items)
 
 
 class SecurityContext(ApiModel):
@@ -128,6 +137,21 @@ class SchedulingGroup(ApiModel):
     """The PodGroup in the pod's namespace."""
 
 
+class PodResourceClaim(ApiModel):
+    """A ResourceClaim of the pod, or the template from which Kubernetes makes one for it."""
+
+    name: Word = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: Word = ""
+
+
+class MadeResourceClaim(ApiModel):
+    """The ResourceClaim that Kubernetes made for an entry of the pod's `resourceClaims`."""
+
+    name: Word = ""
+    resource_claim_name: str = ""
+
+
 class PodSpec(ApiModel):
     """The fields of a pod's spec that we read."""
 
@@ -149,6 +173,7 @@ class PodSpec(ApiModel):
     active_deadline_seconds: int | None = None
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=no_items)
     scheduling_group: SchedulingGroup | None = None
+    resource_claims: list[PodResourceClaim] = Field(default_factory=no_items)
     volumes: list[dict[str, Any]] = Field(default_factory=no_items)
     runtime_class_name: str | None = None
     topology_spread_constraints: list[dict[str, Any]] = Field(default_factory=no_items)
@@ -181,6 +206,7 @@ class PodStatus(ApiModel):
     """The time at which the kubelet acknowledged the pod."""
     conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
+    resource_claim_statuses: list[MadeResourceClaim] = Field(default_factory=no_items)
     resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
     """The current pod-level resources."""
     allocated_resources: dict[str, str | int] = Field(default_factory=no_entries)

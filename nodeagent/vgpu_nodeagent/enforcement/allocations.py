@@ -5,7 +5,8 @@
                                           a file system of its own (`usage_folders.py`)
 
 The Allocate answer contains only these two mounts; everything else is in the CDI spec, which exists
-only while the page grants.
+only while the page grants. A share of a ResourceClaim has no Allocate answer, so its CDI spec has
+the two mounts as well.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.processes import ProcessTable, processes_mapping, processes_of_pod
 from vgpu_nodeagent.enforcement.usage_folders import PlainFolders, UsageFolders
 from vgpu_nodeagent.errors import PageDamaged
+from vgpu_nodeagent.state.cdi_device import is_share
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +97,23 @@ class Allocations:
         self._usage_folders.make(usage)
         page.create_page(folder / "limits", name=allocation)
         region.create_region(usage / "region", extend=self._usage_folders.extend)
+        return self._own_mounts(allocation)
+
+    def _own_mounts(self, allocation: str) -> tuple[Mount, Mount]:
+        folder = self._root / allocation
         return (
             Mount(str(folder / "limits"), names.CONTAINER_LIMITS),
-            Mount(str(usage), names.CONTAINER_USAGE, read_only=False),
+            Mount(str(folder / "usage"), names.CONTAINER_USAGE, read_only=False),
         )
+
+    def create_share(self, share: str) -> None:
+        """Make the files of a share; what an agent left that was killed meanwhile is replaced.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        self.close(share)
+        self.create(share)
 
     def check(self, allocation: str) -> None:
         """Check that page and region are whole; replace a damaged page by a denying one.
@@ -155,6 +170,8 @@ class Allocations:
             self._specs.write(allocation, Edits(env=grant.env(), mounts=(), device_nodes=()))
             return
         mounts = self._library.before(driver.mounts) if grant.interposed else driver.mounts
+        if is_share(allocation):
+            mounts = (*self._own_mounts(allocation), *mounts)
         env = grant.env()
         if driver.complete:
             # NVIDIA's runtime would mount its driver over the shadow

@@ -18,10 +18,9 @@ from typing import Any
 
 from vgpu_nodeagent.config import Mount
 from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode
-from vgpu_nodeagent.state.cdi_device import KIND
+from vgpu_nodeagent.state.cdi_device import KINDS, kind_of
 
 _VERSION = "0.6.0"
-_PREFIX = KIND.replace("/", "-") + "_"
 _SUFFIX = ".json"
 _UNFINISHED = ".new"
 """The suffix of a file that is being written; the runtime reads only .json."""
@@ -73,16 +72,27 @@ class SpecFolder:
         """
         if not self._folder.is_dir():
             return frozenset()
-        done = {file.name for file in self._folder.glob(f"{_PREFIX}*{_SUFFIX}")}
-        begun = self._folder.glob(f".{_PREFIX}*{_SUFFIX}{_UNFINISHED}")
+        return frozenset().union(*map(self._with_prefix, map(_prefix, KINDS)))
+
+    def _with_prefix(self, prefix: str) -> frozenset[str]:
+        done = {file.name for file in self._folder.glob(f"{prefix}*{_SUFFIX}")}
+        begun = self._folder.glob(f".{prefix}*{_SUFFIX}{_UNFINISHED}")
         done |= {file.name[1 : -len(_UNFINISHED)] for file in begun}
-        return frozenset(name[len(_PREFIX) : -len(_SUFFIX)] for name in done)
+        return frozenset(name[len(prefix) : -len(_SUFFIX)] for name in done)
 
     def _path(self, allocation: str) -> Path:
-        return self._folder / f"{_PREFIX}{allocation}{_SUFFIX}"
+        return self._folder / _file_name(allocation)
 
     def _unfinished(self, allocation: str) -> Path:
-        return self._folder / f".{_PREFIX}{allocation}{_SUFFIX}{_UNFINISHED}"
+        return self._folder / f".{_file_name(allocation)}{_UNFINISHED}"
+
+
+def _prefix(kind: str) -> str:
+    return f"{kind.replace('/', '-')}_"
+
+
+def _file_name(allocation: str) -> str:
+    return f"{_prefix(kind_of(allocation))}{allocation}{_SUFFIX}"
 
 
 def _node(node: DeviceNode) -> dict[str, Any]:
@@ -95,7 +105,7 @@ def _node(node: DeviceNode) -> dict[str, Any]:
 def _document(allocation: str, edits: Edits) -> dict[str, Any]:
     return {
         "cdiVersion": _VERSION,
-        "kind": KIND,
+        "kind": kind_of(allocation),
         "devices": [
             {
                 "name": allocation,

@@ -241,9 +241,13 @@ def _first_requesting(
         return next((name for name in fitting if name in recorded), None)
     if recorded:
         return recorded[0]
-    return next(
-        (c.name for c in containers if c.requested(slot_resource) not in (None, 0, "0")), None
-    )
+    return next((c.name for c in containers if _asks(c, slot_resource)), None)
+
+
+def _asks(container: Container, slot_resource: str) -> bool:
+    """True for a container that requests a slot or uses a ResourceClaim."""
+    is_slot_requested = container.requested(slot_resource) not in (None, 0, "0")
+    return is_slot_requested or bool(container.resources.claims)
 
 
 def _instance_limit(

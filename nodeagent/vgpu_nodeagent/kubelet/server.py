@@ -42,13 +42,14 @@ class ContainerStarts(Protocol):
         """Grant the container its devices, or raise `Refused`; see `PreStart`."""
 
 
-class _Call:
+class Call:
     """A gRPC call of the kubelet, which has a deadline and may be cancelled."""
 
     def __init__(self, context: _Context) -> None:
         self._context = context
 
     def is_waiting(self) -> bool:
+        """Return True while the kubelet waits for the response."""
         left_s = self._context.time_remaining()
         return not self._context.done() and (left_s is None or left_s > 0)
 
@@ -181,7 +182,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         """Decide whether the container may start, and with which devices."""
         with self._metrics.prestart_seconds.time():
             try:
-                await self._prestart.prepare(request.devices_ids, call=_Call(context))
+                await self._prestart.prepare(request.devices_ids, call=Call(context))
             except Refused as refused:
                 self._metrics.prestart_failures.labels(refused.reason.value).inc()
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))

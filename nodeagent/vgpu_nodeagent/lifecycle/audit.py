@@ -1,7 +1,7 @@
 """Compares all records of what this node has allocated, and reports where two disagree.
 
 Five records say who may use what: the agent's checkpoint (slot allocations, claim allocations,
-instances), the limit pages, the CDI specs, the kubelet's checkpoint, and the claims. They differ
+instances), the limit pages, the CDI specs, the kubelet's checkpoints, and the claims. They differ
 for a moment while a container starts or a pod ends, so a busy node is audited twice, and only a
 finding that appears both times is a fault.
 """
@@ -21,7 +21,8 @@ from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.lifecycle.local_node import LocalNode
-from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
+from vgpu_nodeagent.state.cdi_device import is_share
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotState
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Evidence:
         pages: The content of every page on disk by slot allocation; None for a damaged page.
         specs: Slot allocations with a CDI spec.
         entries: The entries for our resource in the kubelet's checkpoint.
+        remembered: UIDs of the ResourceClaims that the kubelet has on record.
         pods: UIDs of this node's pods that have not ended.
         claims: The claims allocated on this node, by UID.
         allocatable: The allocatable amounts of each device, by UUID.
@@ -58,6 +60,7 @@ class Evidence:
     pages: Mapping[str, PageContent | None]
     specs: frozenset[str]
     entries: Sequence[KubeletEntry]
+    remembered: frozenset[str]
     pods: frozenset[str]
     claims: Mapping[str, VGPUClaim]
     allocatable: Mapping[str, Use]
@@ -68,7 +71,7 @@ def gather(node: LocalNode) -> Evidence:
     """Read all records, without an await, so that none changes in between.
 
     Raises:
-        KubeletUnavailable: The kubelet's checkpoint cannot be read.
+        KubeletUnavailable: A record of the kubelet cannot be read.
     """
     allocations = node.allocations
     devices = node.inventory.devices.values()
@@ -77,6 +80,10 @@ def gather(node: LocalNode) -> Evidence:
         pages={name: _page(node, name) for name in allocations.folders()},
         specs=allocations.specs(),
         entries=node.kubelet.entries(),
+        remembered=node.kubelet.remembered(
+            {each.resource_claim_uid for each in node.checkpoint.state.claim_allocations.values()}
+            - {""}
+        ),
         pods=frozenset(
             pod.metadata.uid for pod in node.view.pods.objects.values() if not pod.is_terminal
         ),
@@ -137,7 +144,12 @@ def _of_kubelet(evidence: Evidence) -> Iterator[Finding]:
         if finding := _of_entry(evidence, name, entry):
             yield finding
     for name, slot_allocation in sorted(evidence.state.slot_allocations.items()):
-        if slot_allocation.is_bound and name not in entries and _is_open(evidence, slot_allocation):
+        claim_allocation = evidence.state.claim_allocations.get(slot_allocation.claim_uid)
+        if claim_allocation is None or claim_allocation.closed:
+            continue
+        uid = claim_allocation.resource_claim_uid
+        is_known = uid in evidence.remembered if is_share(name) else name in entries
+        if slot_allocation.is_bound and not is_known:
             yield Finding("LeaseStale", name, "the kubelet has no record of it")
 
 
@@ -154,11 +166,6 @@ def _of_entry(evidence: Evidence, name: str, entry: KubeletEntry) -> Finding | N
         return None
     mine = f"pod {slot_allocation.pod_uid}, container {slot_allocation.container}"
     return Finding("LeaseDisputed", name, f"held by {mine}; the kubelet has it for {pod}")
-
-
-def _is_open(evidence: Evidence, slot_allocation: SlotAllocation) -> bool:
-    claim_allocation = evidence.state.claim_allocations.get(slot_allocation.claim_uid)
-    return claim_allocation is not None and not claim_allocation.closed
 
 
 def _of_claim_allocations(evidence: Evidence) -> Iterator[Finding]:

@@ -1,9 +1,10 @@
 """Rebuilds the slot state from other records when the agent's checkpoint is lost or damaged.
 
-The kubelet's checkpoint names every slot allocation with its pod UID and container; the claims
-have the amounts of their pods; a page that still grants has what its processes may use, even if its
-claim is gone. Nothing is guessed: a slot allocation that no record binds stays unbound until
-PreStart finds its claim, and whatever a record grants counts in full.
+The kubelet's checkpoint names every slot allocation with its pod UID and container; the names of
+shares follow from their claims; the claims have the amounts of their pods; a page that still grants
+has what its processes may use, even if its claim is gone. Nothing is guessed: a slot allocation
+that no record binds stays unbound until PreStart finds its claim, and whatever a record grants
+counts in full.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from vgpu_api.core.pod import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import init_requests, init_round, without_init_part
 from vgpu_api.quantity import MIB
@@ -21,6 +23,7 @@ from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.state import claim_instances
+from vgpu_nodeagent.state.cdi_device import is_share, share_name
 from vgpu_nodeagent.state.claim_instances import ClaimInstance, ClaimInstances
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, slot_order
 
@@ -36,7 +39,7 @@ def rebuild(
     """Return the state that the records show.
 
     Args:
-        entries: The entries for our resource in the kubelet's checkpoint.
+        entries: The entries for our resource and those of shares (`share_entries`).
         claims: The claims allocated on this node.
         pages: The content of every page on disk by slot allocation; None for a damaged page.
         capacities: The devices of this node, for pages without a limit.
@@ -76,10 +79,42 @@ def rebuild(
         if name not in slot_allocations:
             # The kubelet has forgotten it, but its processes may still be ending.
             account = f"page:{name}"
-            slot = name.rpartition("-")[0]
-            slot_allocations[name] = SlotAllocation(name, (slot,), now, account, "", account)
+            slot_ids = () if is_share(name) else (name.rpartition("-")[0],)
+            slot_allocations[name] = SlotAllocation(name, slot_ids, now, account, "", account)
             claim_allocations[account] = _of_page(account, account, page, capacities)
     return SlotState(slot_allocations, claim_allocations)
+
+
+def share_entries(
+    claims: Iterable[VGPUClaim], pods: Iterable[Pod], pages: Mapping[str, PageContent | None]
+) -> Iterator[KubeletEntry]:
+    """Return an entry for each share that was opened, as if the kubelet's checkpoint had it.
+
+    Args:
+        claims: The claims allocated on this node.
+        pods: The pods of this node.
+        pages: The content of every page on disk; None for a damaged page.
+    """
+    by_uid = {pod.metadata.uid: pod for pod in pods}
+    for claim in claims:
+        allocation, reserved = claim.status.allocation, claim.status.reserved_for
+        if allocation is None or reserved is None or not allocation.resource_claim_uid:
+            continue
+        pod = by_uid.get(reserved.pod_uid)
+        for request in claim.spec.requests:
+            # A request without a name is the only one, and only its pod knows the container.
+            container = request.name or _first_user(pod)
+            name = share_name(allocation.id, container)
+            if name not in pages:
+                continue
+            page = pages[name]
+            if page is None or page.state is not PageState.DENY:
+                yield KubeletEntry(reserved.pod_uid, container, "", frozenset(), name)
+
+
+def _first_user(pod: Pod | None) -> str:
+    containers = () if pod is None else (*pod.spec.containers, *pod.spec.init_containers)
+    return next((each.name for each in containers if each.resources.claims), "")
 
 
 def _granting(pages: Mapping[str, PageContent | None]) -> Iterator[tuple[str, PageContent]]:
@@ -114,6 +149,7 @@ def _claim_allocation(
             pod_uid=pod_uid,
             pod_name=reserved.pod_name if reserved is not None else "",
             use=effective_use(claim.spec, claim.status.allocation.devices),
+            resource_claim_uid=claim.status.allocation.resource_claim_uid,
         )
     return None if page is None else _of_page(f"page:{slot_allocation}", pod_uid, page, capacities)
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
 from vgpu_nodeagent.lifecycle.local_node import LocalNode
-from vgpu_nodeagent.lifecycle.rebuild import rebuild, recovered
+from vgpu_nodeagent.lifecycle.rebuild import rebuild, recovered, share_entries
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +42,10 @@ async def _rebuild(node: LocalNode) -> None:
     if not entries and not pages:
         return
     await node.view.wait_synced()
+    claims, pods = node.view.claims.objects.values(), node.view.pods.objects.values()
     state = rebuild(
-        entries=entries,
-        claims=node.view.claims.objects.values(),
+        entries=[*entries, *share_entries(claims, pods, pages)],
+        claims=claims,
         pages=pages,
         capacities=node.inventory.capacities(),
         now=time.time(),

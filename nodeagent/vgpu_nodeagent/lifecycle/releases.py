@@ -2,9 +2,10 @@
 
 A pod has ended when it is terminal or gone. Its containers are gone when PodResources no longer
 lists them, the kubelet has cleaned up after a pod that vanished, and no process maps the usage
-region. Then the page is closed, spec and folder are removed, the slots are free, and the claim's
-status names the allocation as released. `decisions/release.py` decides that; a sweep asks the
-kubelet, looks for processes and carries the decisions out.
+region. What was prepared for a ResourceClaim stays until the kubelet has it unprepared. Then the
+page is closed, spec and folder are removed, the slots are free, and the claim's status names the
+allocation as released. `decisions/release.py` decides that; a sweep asks the kubelet, looks for
+processes and carries the decisions out.
 """
 
 from __future__ import annotations
@@ -113,6 +114,26 @@ class Releases:
         """Free what can be freed now."""
         await self._one_sweep()
 
+    async def unprepare(self, resource_claim_uid: str) -> bool:
+        """Close what was prepared for a ResourceClaim; return False while it is in use.
+
+        The kubelet asks for it once the containers of the pod are gone, whether our watch shows
+        that already or not.
+
+        Raises:
+            OSError: The record cannot be written.
+        """
+        held = self._node.checkpoint.state.prepared(resource_claim_uid)
+        if held is None:
+            return True
+        is_gone = self._node.view.pod_with_uid(held.pod_uid) is None
+        if is_gone and await self._orphans.are_there(held):
+            return False
+        if not await self._close(held):
+            return False
+        self._forget()
+        return True
+
     async def close(self) -> None:
         """Cancel the sweep in progress; nothing is written after that."""
         if self._sweeping is not None:
@@ -160,24 +181,35 @@ class Releases:
             return False
         left = False
         try:
+            remembered = self._node.kubelet.remembered({e.resource_claim_uid for e in ended} - {""})
+            if remembered:
+                ended = [e for e in ended if e.resource_claim_uid not in remembered]
+                left = True
             # PodResources is rate-limited, so it is asked once for all of them.
             listing, entries = await self._node.kubelet.read()
             for held in ended:
-                if (
-                    self._endings().is_held(held, listing, entries)
-                    or await self._is_used(held)
-                    # Before anybody else gets its place; the driver refuses while something runs.
-                    or not await self._node.instances.remove(held.claim_uid, held.allocation_id)
-                ):
+                if self._endings().is_held(held, listing, entries) or await self._is_used(held):
                     left = True
-                    continue
-                self._effector.carry_out(close(self._node.checkpoint.state, held.claim_uid))
-                logger.info("released claim %s/%s", held.namespace, held.claim_name)
+                else:
+                    left |= not await self._close(held)
             self._drop(unused, entries)
         except (KubeletUnavailable, OSError) as error:
             logger.warning("cannot release yet: %s", error)
             return True
         return left
+
+    async def _close(self, held: ClaimAllocation) -> bool:
+        """Close a claim allocation; return False while one of its MIG instances is in use.
+
+        Raises:
+            OSError: The record cannot be written.
+        """
+        # Before anybody else gets its place; the driver refuses while something runs.
+        if not await self._node.instances.remove(held.claim_uid, held.allocation_id):
+            return False
+        self._effector.carry_out(close(self._node.checkpoint.state, held.claim_uid))
+        logger.info("released claim %s/%s", held.namespace, held.claim_name)
+        return True
 
     async def _end_inits(self) -> bool:
         """Close the pages of init containers that have ended; return True if some are left."""

@@ -24,6 +24,7 @@ class Metrics:
     plugin_losses: Counter = field(init=False)
     prestart_seconds: Histogram = field(init=False)
     prestart_failures: Counter = field(init=False)
+    prepare_seconds: Histogram = field(init=False)
     slots: Gauge = field(init=False)
     memory_capacity: Gauge = field(init=False)
     memory_allocatable: Gauge = field(init=False)
@@ -54,6 +55,12 @@ class Metrics:
         )
         self.prestart_failures = Counter(
             "vgpu_agent_prestart_failures_total", "Containers refused.", ["reason"], registry=r
+        )
+        self.prepare_seconds = Histogram(
+            "vgpu_agent_prepare_duration_seconds",
+            "Time to prepare a ResourceClaim.",
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45),
+            registry=r,
         )
         self.slots = Gauge("vgpu_agent_slots", "Slots by state.", ["state"], registry=r)
         self.memory_capacity = Gauge(

@@ -45,7 +45,8 @@ class ClaimReads:
     Args:
         api: The API server.
         view: The pods of this node, and the claims to keep.
-        resource: The resource name of our slots; pods without it have no claim.
+        resource: The resource name of our slots; pods without it and without ResourceClaims have no
+            claim.
         clock: The time, and the waits between reads.
     """
 
@@ -186,7 +187,9 @@ class ClaimReads:
         """Return the claims that may be reserved for a pod: its own, and the one that it names."""
         metadata, spec = pod.metadata, pod.spec
         containers = (*spec.init_containers, *spec.containers)
-        if all(container.requested(self._resource) is None for container in containers):
+        has_slots = any(each.requested(self._resource) is not None for each in containers)
+        # A ResourceClaim may be another driver's: then no claim of ours has the pod's name.
+        if not has_slots and not spec.resource_claims:
             return ()
         namespace = metadata.namespace or ""
         named = metadata.annotations.get(names.ANNOTATION_CLAIM)

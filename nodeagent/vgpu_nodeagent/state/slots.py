@@ -5,6 +5,9 @@ a *slot allocation* with a name that is used once; the first PreStart binds it t
 The amounts that a claim uses of each device are its *claim allocation*: they count against the
 devices until it is closed, whatever the API server shows meanwhile.
 
+A ResourceClaim names its pod, and has *shares* instead: slot allocations without slots, which are
+bound from the beginning.
+
 States are values: every transition returns a new one, so a state can be on disk before it is used.
 """
 
@@ -22,11 +25,12 @@ from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 @dataclass(frozen=True, slots=True)
 class SlotAllocation:
-    """The part of an Allocate response for one container.
+    """The part of an Allocate response for one container, or its share of a ResourceClaim.
 
     Attributes:
-        name: The name of the CDI device and of the folder, such as `slot-7-<nonce>`; never reused.
-        slot_ids: The kubelet's device ids, sorted.
+        name: The name of the CDI device and of the folder, such as `slot-7-<nonce>` or
+            `share-<uuid>`; never reused.
+        slot_ids: The kubelet's device ids, sorted; none for a share.
         allocated_at: Seconds since the epoch.
         pod_uid: The pod it is bound to; empty until the first PreStart.
         container: The container of that pod.
@@ -66,6 +70,7 @@ class ClaimAllocation:
         init_ended: The round of init containers (`vgpu_api.init_part`) whose pages deny
             permanently; `use` is then the app containers'.
         init_ids: The ids of the init containers that ran in the last round that ended.
+        resource_claim_uid: The ResourceClaim that was prepared for the pod; empty for slots.
     """
 
     claim_uid: str
@@ -78,6 +83,7 @@ class ClaimAllocation:
     closed: bool = False
     init_ended: InitRound | None = None
     init_ids: tuple[str, ...] = ()
+    resource_claim_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,17 @@ class SlotState:
             for slot_allocation in self.slot_allocations.values()
             if slot_allocation.claim_uid == claim_uid
         ]
+
+    def prepared(self, resource_claim_uid: str) -> ClaimAllocation | None:
+        """Return the open claim allocation for which a ResourceClaim was prepared."""
+        return next(
+            (
+                each
+                for each in self.claim_allocations.values()
+                if each.resource_claim_uid == resource_claim_uid and not each.closed
+            ),
+            None,
+        )
 
     def slots_in_use(self) -> frozenset[str]:
         """Return the slots with a slot allocation, bound or not."""
@@ -190,6 +207,14 @@ def allocate(
     return replace(
         state, slot_allocations={**state.slot_allocations, slot_allocation.name: slot_allocation}
     ), slot_allocation
+
+
+def with_shares(state: SlotState, names: Iterable[str], *, now: float) -> SlotState:
+    """Return the state with shares of these names, for `grant` to bind; known ones stay."""
+    new = {n: SlotAllocation(n, (), now) for n in names if n not in state.slot_allocations}
+    if not new:
+        return state
+    return replace(state, slot_allocations={**state.slot_allocations, **new})
 
 
 def grant(

@@ -98,7 +98,7 @@ def test_a_damaged_file_is_kept_for_people_to_look_at(tmp_path: Path) -> None:
 
 
 ON_DISK = b"""{
- "checksum": "e12b67e1646f124dd5280623c1d634f46dabfd4e53b815c0b6d323b29bd67872",
+ "checksum": "244ed7205b5bbfcb4e41d230f7b62cf01c0b8d23ce9d6d13867896eb20038498",
  "format": 2,
  "state": {
   "cuts": {},
@@ -113,6 +113,7 @@ ON_DISK = b"""{
     "namespace": "ns",
     "pod_name": "pod",
     "pod_uid": "pod-uid",
+    "resource_claim_uid": "",
     "use": {
      "GPU-0": {
       "cores": 30,
@@ -145,6 +146,14 @@ def test_the_file_is_for_people_too_and_stays_readable_for_later_agents() -> Non
     assert json.loads(written) == json.loads(ON_DISK)
     assert written.count(b"\n") >= ON_DISK.count(b"\n")
     assert decode(PATH, ON_DISK) == a_state()
+
+
+def test_a_file_of_an_agent_that_prepared_no_resource_claims_is_read() -> None:
+    body = json.loads(ON_DISK)["state"]
+    del body["holdings"]["claim-uid"]["resource_claim_uid"]
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    former = {"format": 2, "checksum": hashlib.sha256(canonical).hexdigest(), "state": body}
+    assert decode(PATH, json.dumps(former).encode()) == a_state()
 
 
 def test_a_lease_that_names_no_library_is_read_as_one_of_which_nobody_knows() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_nodeagent import clean_command
-from vgpu_nodeagent.clean_command import clean
+from vgpu_nodeagent.clean_command import HostPlaces, clean
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
 from vgpu_nodeagent.state.serving_lock import ServingLock
 
@@ -23,20 +23,34 @@ class Host:
         self.root = root
         self.state = root / "lib" / "vgpu"
         self.cdi = root / "cdi"
-        self.device_plugins = root / "kubelet" / "device-plugins"
+        self.kubelet = root / "kubelet"
+        self.device_plugins = self.kubelet / "device-plugins"
         (self.state / "slots" / "slot-1-abc" / "usage").mkdir(parents=True)
         (self.state / "slots.json").write_text("{}")
         (self.state / "lib").mkdir()
         plugins = self.device_plugins
         plugins.mkdir(parents=True)
         (plugins / "vgpu.sock").touch()
-        self.foreign = [plugins / "other.sock", self.cdi / "nvidia.yaml", root / "lib" / "other"]
+        driver, registry = self.kubelet / "plugins" / "vgpu.dev", self.kubelet / "plugins_registry"
+        driver.mkdir(parents=True)
+        registry.mkdir()
+        (driver / "pod-uid.sock").touch()
+        (registry / "vgpu.dev-pod-uid-reg.sock").touch()
+        self.foreign = [
+            plugins / "other.sock",
+            registry / "csi.example.com-reg.sock",
+            self.cdi / "nvidia.yaml",
+            root / "lib" / "other",
+        ]
         SpecFolder(self.cdi).write("slot-1-abc", Edits({}, [], []))
+        SpecFolder(self.cdi).write("share-abc", Edits({}, [], []))
         for path in self.foreign:
             path.touch()
 
     def clean(self) -> list[str]:
-        return clean(self.state, self.cdi, self.device_plugins, wait_s=0.05)
+        return clean(
+            self.state, HostPlaces(self.cdi, self.device_plugins, self.kubelet), wait_s=0.05
+        )
 
     def files(self) -> list[Path]:
         return sorted(path for path in self.root.rglob("*") if not path.is_dir())
@@ -52,6 +66,8 @@ def test_everything_of_ours_goes_and_everything_else_stays(host: Host) -> None:
     assert host.files() == sorted(host.foreign)
     assert not host.state.exists()
     assert "CDI spec of slot-1-abc" in done
+    assert "CDI spec of share-abc" in done
+    assert not (host.kubelet / "plugins" / "vgpu.dev").exists()
 
 
 def test_a_second_run_finds_nothing_to_do(host: Host) -> None:
@@ -92,6 +108,7 @@ def test_the_command_takes_what_the_agents_were_given(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [f"--state-dir={host.state}", f"--cdi-dir={host.cdi}", "--host-root=/host"]
+    folders.append(f"--kubelet-dir={host.kubelet}")
     assert clean_command.main([*folders, "--device-plugins-dir", str(host.device_plugins)]) == 0
     assert str(host.state) in capsys.readouterr().out
     assert host.files() == sorted(host.foreign)

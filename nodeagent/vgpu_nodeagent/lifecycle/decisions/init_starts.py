@@ -60,7 +60,7 @@ class InitStarts:
             allocation: The claim's allocation, on this node.
             claim_allocation: What the claim holds here already.
         """
-        if not init_part.init_requests(claim.spec) or not _has_ended(
+        if not init_part.init_requests(claim.spec) or not has_ended(
             claim, allocation, claim_allocation
         ):
             return Fill(consumer.bindings, allocation)
@@ -93,10 +93,10 @@ class InitStarts:
         return repeated
 
 
-def _has_ended(
+def has_ended(
     claim: VGPUClaim, allocation: Allocation, claim_allocation: ClaimAllocation | None
 ) -> bool:
-    """True if the init containers' part of this allocation was released."""
+    """Return True if the init containers' part of this allocation was released."""
     return (
         (
             claim_allocation is not None

@@ -115,4 +115,5 @@ def _claim_allocation(
         use=dict(effective_use(claim.spec, allocation.devices)),
         init_ended=init_part.init_round(allocation) if ended else None,
         init_ids=former.init_ids if former is not None and former.pod_uid == pod.uid else (),
+        resource_claim_uid=allocation.resource_claim_uid,
     )
