@@ -14,6 +14,17 @@ from vgpu_api.names import GROUP
 
 DRIVER = GROUP
 """The DRA driver: in results of ResourceClaims, in ResourceSlices, and at the kubelet."""
+CLASS = GROUP
+"""The DeviceClass of the ResourceClaims that the operator makes."""
+HAMI_CLASS = "hami-core-gpu.project-hami.io"
+"""The DeviceClass and the attribute domain of HAMi's DRA driver, whose users' claims are served."""
+CLASSES = frozenset({CLASS, HAMI_CLASS})
+"""The classes of which the operator allocates claims."""
+MAX_RESULTS = 32
+"""The most devices that the API server accepts in one claim."""
+POD_ENTRY = "vgpu"
+"""The name of the entry of `spec.resourceClaims` that admission adds to a pod."""
+_MADE = re.compile(r"vgpu-[0-9a-f]{12}")
 CDI_KIND = f"{GROUP}/share"
 """The CDI kind of the devices of a prepared ResourceClaim."""
 TAINT = f"{GROUP}/ledger"
@@ -47,3 +58,17 @@ def share_id(allocation_id: str, request: str) -> str:
         request: The name of the request, which is the container's.
     """
     return str(uuid.uuid5(uuid.UUID(allocation_id), request))
+
+
+def made_claim_name(token: str) -> str:
+    """Return the name of the ResourceClaim that the operator makes for a pod.
+
+    Args:
+        token: 12 random hexadecimal digits, because a pod has no UID yet when it is admitted.
+    """
+    return f"vgpu-{token}"
+
+
+def is_made_name(name: str) -> bool:
+    """Return True if a ResourceClaim has a name of `made_claim_name`."""
+    return _MADE.fullmatch(name) is not None

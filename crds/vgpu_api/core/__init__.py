@@ -16,6 +16,7 @@ from vgpu_api.core.pod import (
 from vgpu_api.core.pod_group import MemberPodGroup, PodGroup
 from vgpu_api.core.priority_class import PriorityClass
 from vgpu_api.core.quota import PodScopes, ResourceQuota
+from vgpu_api.core.resource_claim import ResourceClaim
 
 __all__ = [
     "Container",
@@ -32,6 +33,7 @@ __all__ = [
     "PodSpec",
     "PodStatus",
     "PriorityClass",
+    "ResourceClaim",
     "ResourceQuota",
     "Taint",
     "Toleration",
