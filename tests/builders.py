@@ -61,6 +61,8 @@ from vgpu_operator.vendors.parts import Part
 NODE = "node-1"
 GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
 """The configuration of a cluster whose scheduler calls no extender."""
+CLAIMS = ClusterConfig(scheduling=SchedulingConfig(mode="Claims"))
+"""The configuration of a cluster whose kube-scheduler gets allocated ResourceClaims."""
 ROOM = {"cpu": "8", "memory": "32Gi", "pods": "10", "nvidia.com/gpu": "20"}
 """The allocatable resources of a node, which mode Gate checks."""
 T4_MIB = 16_384

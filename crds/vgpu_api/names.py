@@ -51,6 +51,9 @@ because a scheduler without our extender would find no node that has them.
 SCHEDULING_GATE = "vgpu.dev/placement"
 """A pod's scheduling gate in mode Gate, present until its devices are reserved."""
 
+ANNOTATION_DECIDER = "vgpu.dev/decider"
+"""Of a ResourceClaim: the replica that took over, so that writes of a former one fail."""
+
 # HAMi's records, written for people and tools that expect them. The operator never reads them.
 HAMI_DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 HAMI_NODE = "hami.io/vgpu-node"

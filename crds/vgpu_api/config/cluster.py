@@ -285,16 +285,24 @@ class SchedulingConfig(_Section):
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
     """After this wait, devices that become free are earmarked for the request. 0 means never."""
     preemption: PreemptionConfig = Field(default_factory=PreemptionConfig)
-    mode: Literal["Extender", "Gate"] = "Extender"
+    mode: Literal["Extender", "Gate", "Claims"] = "Extender"
     """The hand-over of decisions to kube-scheduler. Extender: kube-scheduler calls the extender at
-    Filter and Bind. Gate: GPU pods are created with a scheduling gate, which is removed once their
-    devices are reserved; use it in clusters whose kube-scheduler cannot be configured."""
+    Filter and Bind. Claims: GPU pods name a ResourceClaim, which the operator makes and allocates
+    once their devices are reserved. Gate: GPU pods are created with a scheduling gate, which is
+    removed then. Use Claims, or Gate before Kubernetes 1.36, in clusters whose kube-scheduler
+    cannot be configured."""
     scheduler_name: str = "vgpu-scheduler"
-    """The scheduler set on pods that ask for a GPU and name none. Empty: do not set one. In mode
-    Gate this scheduler does not run, and pods that name it get `default-scheduler`."""
+    """The scheduler set on pods that ask for a GPU and name none. Empty: do not set one. In the
+    modes Gate and Claims this scheduler does not run, and pods that name it get
+    `default-scheduler`."""
     scheduler_aliases: tuple[str, ...] = ("volcano",)
     """Other scheduler names that GPU pods may carry. They are replaced by `schedulerName`, except
     in a pod of a Volcano PodGroup, because only Volcano starts such pods together."""
+
+    @property
+    def decides_first(self) -> bool:
+        """True if the operator decides a pod before kube-scheduler looks at it."""
+        return self.mode != "Extender"
 
 
 class ViewsConfig(_Section):

@@ -9,6 +9,8 @@ started, and Volcano may be installed later. Objects that people write by hand a
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ import orjson
 
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import DISABLE_CONTROL_ALLOWED, LABEL_DISABLE_CONTROL
-from vgpu_api.resources import NAMESPACES, VGPU_CLAIMS
+from vgpu_api.resources import NAMESPACES, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
@@ -30,10 +32,12 @@ from vgpu_operator.admission.rules import (
     check_volcano_job,
     claim_named_by,
     claim_without_effect,
+    copied_claim,
     disables_control,
     misspelt,
     mutate_claim,
     mutate_pod,
+    resource_claim_named_by,
     switched_off,
     too_many_containers,
     unanswered,
@@ -101,10 +105,17 @@ class Reviews:
 
     async def _mutate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
         _refuse_many_containers(pod)
+        await self._refuse_copied(pod, request.namespace)
         named = claim_named_by(pod)
         claim = None if named is None else await self._read_claim(request.namespace, named.name)
         may = await self._may_disable_control(pod, request.namespace)
-        operations = mutate_pod(pod, self._source.config, claim, may_disable_control=may)
+        operations = mutate_pod(
+            pod,
+            self._source.config,
+            claim,
+            may_disable_control=may,
+            token=secrets.token_hex(6),
+        )
         warnings = switched_off(pod, self._source.config)
         if named is not None and claim is None:
             warnings += waits_for_claim(applied(pod, operations))
@@ -149,6 +160,18 @@ class Reviews:
             return False
         labels = found["metadata"].get("labels") or {}
         return bool(labels.get(LABEL_DISABLE_CONTROL) == DISABLE_CONTROL_ALLOWED)
+
+    async def _refuse_copied(self, pod: RawPod, namespace: str) -> None:
+        """Refuse a pod that was copied from another with the ResourceClaim of that one.
+
+        It would share the other's devices. The claim is made after the pod, so none exists when the
+        API server calls a second time for a new pod.
+        """
+        name = resource_claim_named_by(pod)
+        if name:
+            with contextlib.suppress(NotFound):
+                await self._api.get(RESOURCE_CLAIMS, name, namespace=namespace)
+                raise Denied(copied_claim(name))
 
     async def _read_claim(self, namespace: str, name: str) -> VGPUClaim | None:
         """Read the claim from the API server, because a cache could lag behind the last command."""

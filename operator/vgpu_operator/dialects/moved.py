@@ -2,7 +2,8 @@
 
 With an extender, kube-scheduler can leave resources to it that no node lists. Where no extender can
 be configured (`scheduling.mode: Gate`), it would find no node for the pod. So admission moves such
-amounts to `vgpu.dev/resources`, and they are read as if they were still in the container.
+amounts to `vgpu.dev/resources`, and they are read as if they were still in the container. In mode
+Claims the pod names a ResourceClaim, and no device plugin is asked, so the count is moved as well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.vendors import kinds
+from vgpu_operator.dialects.resource_claims import made_claim
 
 FIELD = f"metadata.annotations[{names.ANNOTATION_RESOURCES}]"
 _EXPECTED = "amounts by container, as JSON: admission writes it, leave it out"
@@ -22,11 +24,16 @@ _EXPECTED = "amounts by container, as JSON: admission writes it, leave it out"
 Amounts = Mapping[str, str | int]
 
 
-def movable(config: ClusterConfig) -> frozenset[str]:
-    """Return the resources that no node lists: all of ours that no device plugin allocates."""
+def movable(config: ClusterConfig, *, has_claim: bool) -> frozenset[str]:
+    """Return the resources that are moved: all of ours that no device plugin allocates.
+
+    Args:
+        config: The resource names.
+        has_claim: True if a ResourceClaim takes the place of our own device plugin.
+    """
     counted = {name for kind in kinds() for name in kind.requested_by}
-    ignored = (name for name, is_ignored in config.managed_resources().items() if is_ignored)
-    return frozenset(ignored) - counted
+    managed = config.managed_resources()
+    return frozenset(name for name in managed if managed[name] or has_claim) - counted
 
 
 def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
@@ -44,7 +51,8 @@ def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
         raise BadInput(field=FIELD, value=text, expected=_EXPECTED) from error
     if not isinstance(found, dict):
         raise BadInput(field=FIELD, value=text, expected=_EXPECTED)
-    known, words = {c.name for c in _containers(pod)}, movable(config)
+    known = {container.name for container in _containers(pod)}
+    words = movable(config, has_claim=bool(made_claim(pod)))
     for name, amounts in found.items():
         if name not in known:
             raise BadInput.unsupported(FIELD, name, sorted(known))

@@ -75,7 +75,7 @@ def pod_group_kinds(config: ClusterConfig) -> tuple[GroupKind, ...]:
 
     In mode Extender, Volcano and Coscheduling start their groups themselves.
     """
-    return tuple(POD_GROUP_APIS) if config.scheduling.mode == "Gate" else (GroupKind.KUBERNETES,)
+    return tuple(POD_GROUP_APIS) if config.scheduling.decides_first else (GroupKind.KUBERNETES,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def named_group(pod: Pod, config: ClusterConfig) -> NamedGroup | None:
         BadInput: Our annotations are invalid, or cannot act.
     """
     ours = _ours(pod)
-    if ours is not None and config.scheduling.mode != "Gate":
+    if ours is not None and not config.scheduling.decides_first:
         raise BadInput(
             field=ours.field, value=ours.name, fault=Fault.UNSUPPORTED, detail=IN_EXTENDER
         )
@@ -116,7 +116,7 @@ def named_groups(pod: Pod, config: ClusterConfig) -> list[NamedGroup]:
         BadInput: Our annotations are invalid.
     """
     found = [_of_kubernetes(pod)]
-    if config.scheduling.mode == "Gate":
+    if config.scheduling.decides_first:
         found = [_ours(pod), *found, _of_volcano(pod), *_of_coscheduling(pod)]
     return [each for each in found if each is not None]
 

@@ -6,6 +6,7 @@ The caller passes in whatever has to be looked up, such as the claim that a pod 
 """
 
 from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_claim, validate_claim
+from vgpu_operator.admission.rules.claims_mode import copied_claim, resource_claim_named_by
 from vgpu_operator.admission.rules.configuration import validate_configuration
 from vgpu_operator.admission.rules.denial import Denied
 from vgpu_operator.admission.rules.no_effect import unanswered, without_effect
@@ -26,11 +27,13 @@ __all__ = [
     "check_volcano_job",
     "claim_named_by",
     "claim_without_effect",
+    "copied_claim",
     "disables_control",
     "misspelt",
     "mutate_claim",
     "mutate_ephemeral_containers",
     "mutate_pod",
+    "resource_claim_named_by",
     "switched_off",
     "too_many_containers",
     "unanswered",

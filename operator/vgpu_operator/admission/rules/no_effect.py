@@ -347,7 +347,7 @@ def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
 
 def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Iterator[str]:
     """Yield groups of pods that should start together, and that nothing starts so."""
-    if config.scheduling.mode == "Gate":
+    if config.scheduling.decides_first:
         yield from _of_gated_groups(pod, raw_pod, config)
         return
     scheduler = pod.spec.scheduler_name

@@ -2,11 +2,12 @@
 
 Admission adds: the count, if only memory or cores are given; a slot for each container of a named
 claim and for each container in Alibaba's or Volcano's dialect, recorded in an annotation; sizes as
-plain numbers; our scheduler's name or our scheduling gate (docs/design/scheduler-modes.md); the
-runtime class, if one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container. Only the
-node's CDI spec overrides that value. So a node without our device plugin exposes no devices (fail
-closed, rule 4 of the architecture), and other containers of the pod cannot get devices through
-`envFrom` or their image, because the pod's own variables take precedence.
+plain numbers; our scheduler's name, our scheduling gate or a ResourceClaim
+(docs/design/scheduler-modes.md); the runtime class, if one is configured; and
+`NVIDIA_VISIBLE_DEVICES=void` in every container. Only the node's CDI spec overrides that value. So
+a node without our device plugin exposes no devices (fail closed, rule 4 of the architecture), and
+other containers of the pod cannot get devices through `envFrom` or their image, because the pod's
+own variables take precedence.
 
 Amounts next to a count of 0 are removed, so that the container runs without a device.
 
@@ -19,12 +20,13 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vgpu_api import names, quantity
+from vgpu_api import dra, names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.vendors import Kind, kind_of
+from vgpu_operator.admission.rules.claims_mode import refuse_without_claim
 from vgpu_operator.admission.rules.denial import denying
 from vgpu_operator.admission.rules.json_patch import JsonPatch, Operation, Step
 from vgpu_operator.admission.rules.pod_validation import (
@@ -47,6 +49,7 @@ from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
 from vgpu_operator.dialects.moved import movable, moved, restored
 from vgpu_operator.dialects.reading import dialects, is_left_alone
+from vgpu_operator.dialects.resource_claims import made_claim
 from vgpu_operator.dialects.switched_off import amounts_without_devices
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -69,6 +72,7 @@ def mutate_pod(
     claim: VGPUClaim | None,
     *,
     may_disable_control: bool = False,
+    token: str = "",
 ) -> list[Operation]:
     """Return the JSON patch for a pod that is being created. It may be empty.
 
@@ -79,6 +83,7 @@ def mutate_pod(
         config: The current resource names and settings.
         claim: The object that `claim_named_by` returned, if it exists.
         may_disable_control: The pod's namespace has the label that allows it to disable limits.
+        token: 12 random hexadecimal digits for the name of a new ResourceClaim, in mode Claims.
 
     Raises:
         Denied: The pod's request is invalid or not allowed.
@@ -93,6 +98,7 @@ def mutate_pod(
         if demand is not None:
             # Validate before anything is changed, so that messages show what the author wrote.
             refuse_what_is_wrong(pod, given, config, may_disable_control=may_disable_control)
+            refuse_without_claim(pod, demand, claim, config)
             slotless = given if demand.native is not None else _slotless(demand, given)
             if slotless:
                 _add_slots(slotless, config, patch)
@@ -103,10 +109,7 @@ def mutate_pod(
             for place in given:
                 if place.name in others:
                     _complete_others(pod, place, others[place.name], patch)
-            if config.scheduling.mode == "Gate":
-                _put_behind_gate(pod, config, patch)
-            else:
-                _choose_scheduler(pod, config, patch)
+            _adapt_to_mode(pod, given, token, config, patch)
             _choose_runtime(pod, config, patch)
             patch.set("metadata", "labels", names.LABEL_ADMITTED, value=names.ADMITTED)
         elif names.LABEL_ADMITTED in pod.metadata.labels:
@@ -346,6 +349,21 @@ def _give(place: PodContainer, name: str, amount: str, patch: JsonPatch) -> None
         patch.set("spec", place.section, place.index, "resources", kind, name, value=amount)
 
 
+def _adapt_to_mode(
+    pod: Pod, given: Iterable[PodContainer], token: str, config: ClusterConfig, patch: JsonPatch
+) -> None:
+    """Change what depends on how decisions reach kube-scheduler."""
+    match config.scheduling.mode:
+        case "Extender":
+            _choose_scheduler(pod, config, patch)
+        case "Gate":
+            _put_behind_gate(pod, patch)
+            _move_amounts(pod, config, patch, has_claim=False)
+        case "Claims":
+            _name_resource_claim(pod, given, token, patch)
+            _move_amounts(pod, config, patch, has_claim=True)
+
+
 def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
     """Choose our scheduler if the pod names none or one of our aliases.
 
@@ -362,16 +380,35 @@ def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None
         patch.set("spec", "schedulerName", value=scheduling.scheduler_name)
 
 
-def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Add our scheduling gate, choose a running scheduler, and move amounts that no node lists."""
+def _put_behind_gate(pod: Pod, patch: JsonPatch) -> None:
+    """Add our scheduling gate."""
     gates = pod.spec.scheduling_gates
     if not any(gate.get("name") == names.SCHEDULING_GATE for gate in gates):
         patch.set("spec", "schedulingGates", value=[*gates, {"name": names.SCHEDULING_GATE}])
+
+
+def _name_resource_claim(
+    pod: Pod, given: Iterable[PodContainer], token: str, patch: JsonPatch
+) -> None:
+    """Name a ResourceClaim in the pod, with one request for each container that gets devices."""
+    if not made_claim(pod):
+        entry = {"name": dra.POD_ENTRY, "resourceClaimName": dra.made_claim_name(token)}
+        entries = patch.get("spec", "resourceClaims") or []
+        patch.set("spec", "resourceClaims", value=[*entries, entry])
+    for place in given:
+        steps = ("spec", place.section, place.index, "resources", "claims")
+        used = {"name": dra.POD_ENTRY, "request": place.name}
+        others = [each for each in patch.get(*steps) or [] if each.get("name") != dra.POD_ENTRY]
+        patch.set(*steps, value=[*others, used])
+
+
+def _move_amounts(pod: Pod, config: ClusterConfig, patch: JsonPatch, *, has_claim: bool) -> None:
+    """Move amounts that no node lists to an annotation, and choose a scheduler that runs."""
     scheduling = config.scheduling
     ours = {scheduling.scheduler_name, *names.SCHEDULER_ALIASES} - {""}
     if pod.spec.scheduler_name in ours:  # our schedulers do not run in this mode
         patch.set("spec", "schedulerName", value=DEFAULT_SCHEDULER)
-    amounts, words = moved(pod, config), movable(config)
+    amounts, words = moved(pod, config), movable(config, has_claim=has_claim)
     for place in each_container(pod):
         for kind in ("limits", "requests"):
             steps = ("spec", place.section, place.index, "resources", kind)

@@ -69,7 +69,7 @@ def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
     """
     with denying():
         pod = read_pod(raw_pod)
-        if config.scheduling.mode == "Gate":
+        if config.scheduling.decides_first:
             return []  # with a gate, the scheduler's name does not matter
         ours, chosen = config.scheduling.scheduler_name, pod.spec.scheduler_name
         if not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
