@@ -135,6 +135,11 @@ class MemoryApi:
                 patched = jsonpatch.apply_patch(found, list(operations))
             except jsonpatch.JsonPatchTestFailed as error:
                 raise Conflict(str(error), status=409, reason="Conflict") from error
+            metadata = patched["metadata"]
+            is_over = metadata.get("deletionTimestamp") and metadata.get("finalizers") == []
+            if is_over and resource != VGPU_CLAIMS:  # tests look at the last version of a claim
+                self.vanish(resource, name, namespace=namespace or "")
+                return self.copied(patched)
             return self.put(resource, patched)
 
     async def delete(

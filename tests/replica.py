@@ -9,7 +9,7 @@ from typing import Any
 from builders import a_container, a_device, a_node, a_pod
 from memory_api import MemoryApi
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, Pod, PodGroup, ResourceQuota
+from vgpu_api.core import Node, Pod, PodGroup, ResourceClaim, ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.clock import Clock
@@ -21,6 +21,7 @@ from vgpu_operator.engine.claims.describe import REPORT_AFTER_S
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
+from vgpu_operator.engine.resource_claims.known import ResourceKey
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
@@ -94,6 +95,12 @@ class News:
 
     def pod_groups_not_served(self, kind: GroupKind) -> None:
         self._observe(events.PodGroupsNotServed(kind))
+
+    def resource_claim_changed(self, claim: ResourceClaim) -> None:
+        self._observe(events.ResourceClaimObserved(claim))
+
+    def resource_claim_gone(self, namespace: str, name: str, uid: str) -> None:
+        self._observe(events.ResourceClaimDeleted(ResourceKey(namespace, name), uid))
 
     def quota_changed(self, quota: ResourceQuota) -> None:
         self._observe(events.QuotaObserved(quota))

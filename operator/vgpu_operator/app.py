@@ -23,7 +23,12 @@ from prometheus_client import REGISTRY
 
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
-from vgpu_api.resources import POD_DISRUPTION_BUDGETS, PODS, VGPU_CLAIMS
+from vgpu_api.resources import (
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    RESOURCE_CLAIMS,
+    VGPU_CLAIMS,
+)
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.lease import Elector, LeaseTimes
@@ -40,10 +45,10 @@ from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import (
-    STORAGE,
     InSlices,
     follow_pod_groups,
     informers,
+    kinds_of_mode,
     more_informers,
 )
 from vgpu_operator.engine.leader.fence import Fence
@@ -98,8 +103,7 @@ class Operator:
         self._claim_metrics = ClaimsCollector(self.engine)
         self._source = source = InSlices(api, self.engine.slices)
         self._informers = informers(source, self._observe, cluster)
-        if cluster.scheduling.mode == "Gate":
-            self._informers += more_informers(source, self._observe, STORAGE)
+        self._informers += more_informers(source, self._observe, kinds_of_mode(cluster))
         of_preemption = {POD_DISRUPTION_BUDGETS} if cluster.scheduling.preemption.enabled else ()
         self._budgets = more_informers(source, self._observe, of_preemption)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)
@@ -116,6 +120,7 @@ class Operator:
             cache=state.cache,
             claims=of.pop(VGPU_CLAIMS),
             pods=of.pop(PODS),
+            resource_claims=of.pop(RESOURCE_CLAIMS, None),
             others=list(of.values()),
             engine=self.engine,
             decider=config.identity,

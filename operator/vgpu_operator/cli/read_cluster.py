@@ -66,7 +66,7 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
         for event in running:
             apply(event, state)
         volumes = ""
-        if config.scheduling.mode == "Gate":
+        if config.scheduling.decides_first:
             volumes = await read_volumes(api, state)
         await read_evictable(api, state)
         priorities = await read_priorities(api)

@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vgpu_operator.engine import events
-from vgpu_operator.engine.event_handlers import claims, nodes, outcomes, pod_groups, pods
+from vgpu_operator.engine.event_handlers import (
+    claims,
+    nodes,
+    outcomes,
+    pod_groups,
+    pods,
+    resource_claims,
+)
 from vgpu_operator.engine.state import State
 
 HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
@@ -46,6 +53,9 @@ HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
     events.PodRead: outcomes.pod_read,
     events.RequeueEnded: outcomes.requeue_ended,
     events.GateEnded: outcomes.gate_ended,
+    events.ResourceClaimObserved: resource_claims.resource_claim_observed,
+    events.ResourceClaimDeleted: resource_claims.resource_claim_deleted,
+    events.ResourceClaimWritten: resource_claims.resource_claim_written,
     events.BindingEnded: outcomes.binding_ended,
     events.EvictionEnded: outcomes.eviction_ended,
 }

@@ -11,12 +11,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from vgpu_api.core import Node, PodGroup
+from vgpu_api.core import Node, PodGroup, ResourceClaim
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_api.v1alpha1.base import version_of
 from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, is_owned_by
+from vgpu_operator.engine.resource_claims.known import (
+    ResourceClaims,
+    ResourceKey,
+    resource_claim_of,
+    resource_key,
+)
 from vgpu_operator.ledger import ClaimKey
 
 _DELETED_REMEMBERED = 20_000
@@ -45,6 +51,7 @@ class Cache:
         nodes: The nodes by name.
         pod_groups: The PodGroups by key.
         pod_group_apis: The APIs of PodGroups that are known to be served, or not to be.
+        resource_claims: The ResourceClaims of our classes.
     """
 
     def __init__(self) -> None:
@@ -59,6 +66,8 @@ class Cache:
         self._others: dict[str, GroupKey] = {}  # of pods without GPUs, by UID
         self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
+        self.resource_claims = ResourceClaims()
+        self._by_resource_claim: dict[ResourceKey, set[str]] = {}  # → UIDs of the pods that name it
         self._running: dict[int, Counter[str]] = {}  # priority → running pods by node
         self._deleting: dict[
             str, str
@@ -139,8 +148,43 @@ class Cache:
             self._remove_pod(known)
             if not isinstance(known.demand, BadInput):
                 pod = known.seen_again(pod.pod)
-        self._add_pod(self._served(pod))
+        self._add_pod(self._served(self._with_resource_claim(pod)))
         return True
+
+    def _with_resource_claim(self, pod: GPUPod) -> GPUPod:
+        """Return the pod as its ResourceClaim shows it: handed over to kube-scheduler or not."""
+        if not pod.resource_claim:
+            return pod
+        found = self.resource_claims.get(resource_claim_of(pod))
+        is_allocated = found is not None and found.status.allocation is not None
+        is_its_own = found is not None and is_owned_by(found, pod.uid)
+        return replace(pod, is_handed_over=is_allocated and is_its_own)
+
+    def pods_of_resource_claim(self, key: ResourceKey) -> list[GPUPod]:
+        """Return the pods that name a ResourceClaim as the one of their devices."""
+        return [self._pods[uid] for uid in sorted(self._by_resource_claim.get(key, ()))]
+
+    def put_resource_claim(self, claim: ResourceClaim) -> bool:
+        """Store a ResourceClaim, and note in its pods if it is allocated; False if it is late."""
+        if claim.metadata.uid in self._deleted or not self.resource_claims.put(claim):
+            return False
+        self._note_resource_claim(resource_key(claim))
+        return True
+
+    def delete_resource_claim(self, key: ResourceKey, uid: str) -> ResourceClaim | None:
+        """Forget a deleted ResourceClaim; return its last version, or None if another is known."""
+        self._remember_deleted(uid, may_have_run=True)
+        known = self.resource_claims.get(key)
+        if known is None or known.metadata.uid != uid:
+            return None
+        self.resource_claims.remove(key)
+        self._note_resource_claim(key)
+        return known
+
+    def _note_resource_claim(self, key: ResourceKey) -> None:
+        for pod in self.pods_of_resource_claim(key):
+            self._remove_pod(pod)
+            self._add_pod(self._with_resource_claim(pod))
 
     def is_template(self, claim: ClaimKey) -> bool:
         """Return True if a pod names this claim as its template."""
@@ -231,6 +275,11 @@ class Cache:
             self._by_template[template].discard(pod.uid)
             if not self._by_template[template]:
                 del self._by_template[template]
+        if pod.resource_claim:
+            key = resource_claim_of(pod)
+            self._by_resource_claim[key].discard(pod.uid)
+            if not self._by_resource_claim[key]:
+                del self._by_resource_claim[key]
 
     def _add_pod(self, pod: GPUPod) -> None:
         self._pods[pod.uid] = pod
@@ -247,6 +296,8 @@ class Cache:
             self._running_of_group[pod.group] += pod.is_running
         if pod.template is not None:
             self._by_template.setdefault(pod.template, set()).add(pod.uid)
+        if pod.resource_claim:
+            self._by_resource_claim.setdefault(resource_claim_of(pod), set()).add(pod.uid)
 
     def _served(self, pod: GPUPod) -> GPUPod:
         """Return the pod with the claim that is already allocated for it, if there is one."""

@@ -14,15 +14,16 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from vgpu_api.core import Pod
+from vgpu_api.core import Pod, ResourceClaim
 from vgpu_api.names import (
+    ANNOTATION_CLAIM,
     ANNOTATION_REQUEUE,
     FIELD_MANAGER_LIVENESS,
     FIELD_MANAGER_OPERATOR,
     FIELD_MANAGER_REGISTERS,
     FINALIZER_IN_USE,
 )
-from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.background import Background
@@ -102,10 +103,8 @@ class Effector:
         """Start carrying out effects, and return at once."""
         for effect in desired:
             match effect:
-                case effects.WriteClaim():
-                    self._background.start(self._write_claim(effect))
-                case effects.DeleteClaim():
-                    self._background.start(self._delete_claim(effect))
+                case effects.WriteClaim() | effects.DeleteClaim() | effects.WriteResourceClaim():
+                    self._background.start(self._change_claim(effect))
                 case effects.WriteDevice():
                     self._background.start(self._write_device(effect))
                 case effects.PublishDevice():
@@ -129,6 +128,18 @@ class Effector:
         await self._background.drain()
 
     # Claims.
+
+    async def _change_claim(
+        self, effect: effects.WriteClaim | effects.DeleteClaim | effects.WriteResourceClaim
+    ) -> None:
+        """Carry out an effect that applies to a specific version of a claim."""
+        match effect:
+            case effects.WriteClaim():
+                await self._write_claim(effect)
+            case effects.DeleteClaim():
+                await self._delete_claim(effect)
+            case effects.WriteResourceClaim():
+                await self._write_resource_claim(effect)
 
     async def _write_claim(self, effect: effects.WriteClaim) -> None:
         outcome = await self._writer.submit(
@@ -178,6 +189,34 @@ class Effector:
         if why:
             logger.info("claim %s/%s not deleted: %s", *effect.key, why)
         self._observe(events.ClaimDeletionEnded(effect, why))
+
+    async def _write_resource_claim(self, effect: effects.WriteResourceClaim) -> None:
+        """Write a ResourceClaim; if that fails, read it."""
+        target = Target(RESOURCE_CLAIMS, effect.namespace, effect.name)
+        outcome = await self._writer.submit(
+            Write(target, _resource_claim_requests(effect), effect.version)
+        )
+        if isinstance(outcome, Written):
+            found = ResourceClaim.model_validate(outcome.obj)
+            self._observe(events.ResourceClaimWritten(effect, "done", found))
+            return
+        name = f"{effect.namespace}/{effect.name}"
+        logger.warning("ResourceClaim %s not written: %s", name, outcome)
+        ended: Literal["refused", "unknown"] = (
+            "unknown" if isinstance(outcome, Unresolved) else "refused"
+        )
+        why = str(outcome)
+        try:
+            raw = await self._api.get(RESOURCE_CLAIMS, effect.name, namespace=effect.namespace)
+        except NotFound:
+            self._observe(events.ResourceClaimWritten(effect, ended, is_gone=True, why=why))
+            return
+        except ClientError as error:
+            logger.warning("ResourceClaim %s not read: %s", name, error)
+            self._observe(events.ResourceClaimWritten(effect, ended, why=why))
+            return
+        found = ResourceClaim.model_validate(raw)
+        self._observe(events.ResourceClaimWritten(effect, ended, found, why=why))
 
     # Devices and pods.
 
@@ -407,6 +446,39 @@ def _requests(effect: effects.WriteClaim) -> list[Request]:
         at = finalizers.index(FINALIZER_IN_USE)
         requests.append(Patch([{"op": "remove", "path": f"/metadata/finalizers/{at}"}]))
     return requests
+
+
+def _resource_claim_requests(effect: effects.WriteResourceClaim) -> list[Request]:
+    """Return the requests in order: create, add our finalizer, write the status, remove it."""
+    requests: list[Request] = []
+    if effect.create is not None:
+        requests.append(Create(effect.create))
+    if effect.allocation is not None:
+        if effect.create is None and effect.finalizers is not None:
+            # A merge patch, because there may be no annotations; with the version it is refused if
+            # the claim has changed.
+            marks = {
+                "resourceVersion": effect.version,
+                "finalizers": [*effect.finalizers, FINALIZER_IN_USE],
+                "annotations": {ANNOTATION_CLAIM: effect.claim.name},
+            }
+            requests.append(Merge({"metadata": marks}))
+        requests.append(Patch([_allocated(effect)], subresource="status"))
+        return requests
+    if effect.purpose != "let go":
+        remove = {"op": "remove", "path": "/status/allocation"}
+        requests.append(Patch([remove], subresource="status"))
+    if effect.finalizers is not None:
+        at = effect.finalizers.index(FINALIZER_IN_USE)
+        requests.append(Patch([{"op": "remove", "path": f"/metadata/finalizers/{at}"}]))
+    return requests
+
+
+def _allocated(effect: effects.WriteResourceClaim) -> dict[str, Any]:
+    """Return the operation that adds the allocation, alone or with the status around it."""
+    if effect.is_status_empty:
+        return {"op": "add", "path": "/status", "value": {"allocation": effect.allocation}}
+    return {"op": "add", "path": "/status/allocation", "value": effect.allocation}
 
 
 def _device_written(

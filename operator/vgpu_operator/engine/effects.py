@@ -172,6 +172,38 @@ class LiftGate:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteResourceClaim:
+    """A write of a ResourceClaim's allocation, and of our finalizer if necessary.
+
+    Attributes:
+        namespace: The claim's namespace.
+        name: The claim's name.
+        purpose: `allocate`; `deallocate`: nobody uses it, or it shows something else than the
+            VGPUClaim; `reject`: its node has no room for the pod; `let go`: only the finalizer.
+        version: The resourceVersion on which this was decided; empty if there is no claim yet.
+        claim: The VGPUClaim that it shows.
+        pod_uid: The UID of the pod that waits for it; empty if none does.
+        allocation_id: The id of the VGPUClaim's allocation, if this allocates.
+        create: The claim to create first, if it does not exist.
+        finalizers: The claim's finalizers at that version, if ours is added or removed; else None.
+        allocation: The allocation to write, if this allocates.
+        is_status_empty: The status has no field yet to which the allocation could be added.
+    """
+
+    namespace: str
+    name: str
+    purpose: Literal["allocate", "deallocate", "reject", "let go"]
+    version: str
+    claim: ClaimKey
+    pod_uid: str = ""
+    allocation_id: str = ""
+    create: dict[str, Any] | None = None
+    finalizers: tuple[str, ...] | None = None
+    allocation: dict[str, Any] | None = None
+    is_status_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePod:
     """A deletion of a pod that makes its controller replace it, unless the pod has changed.
 
@@ -236,6 +268,7 @@ Effect: TypeAlias = (
     | Requeue
     | MarkPod
     | LiftGate
+    | WriteResourceClaim
     | DeletePod
     | EvictPod
     | RecordEvent

@@ -31,6 +31,8 @@ from vgpu_operator.engine.nodes.agents import describe_silent
 from vgpu_operator.engine.preemption.open_preemptions import Victim
 from vgpu_operator.engine.preemption.preempt_due import preempt_due
 from vgpu_operator.engine.preemption.verb import victims_by_node
+from vgpu_operator.engine.resource_claims.known import resource_key
+from vgpu_operator.engine.resource_claims.tidy import tidy_due
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
 from vgpu_operator.engine.scheduling.gate_groups import review_groups
@@ -130,6 +132,8 @@ class Engine:
         for claim in state.cache.claims():
             state.claims.look_at(key_of(claim))
         state.registers.update(dict.fromkeys(state.cache.nodes))
+        for found in state.cache.resource_claims:
+            state.resource_claims.due[resource_key(found)] = None
         for pod in state.cache.pods():
             if pod.is_running or pod.is_gated:
                 state.pods.due[pod.uid] = None
@@ -167,6 +171,7 @@ class Engine:
         for key in (*state.claims.timers.pop(state.now), *state.claims.turns.next(state.now)):
             state.claims.look_at(key)
         yield from self._reconciled()  # 3. release, finalizers, expiry, descriptions
+        yield from tidy_due(state)
         review_earmarks(state)
         for _ in earmark_due(state):  # 4. keep devices for requests that starve
             yield ()

@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from vgpu_api.core import Node, Pod, PodDisruptionBudget, PodGroup, ResourceQuota
+from vgpu_api.core import (
+    Node,
+    Pod,
+    PodDisruptionBudget,
+    PodGroup,
+    ResourceClaim,
+    ResourceQuota,
+)
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.effects import (
@@ -21,8 +28,10 @@ from vgpu_operator.engine.effects import (
     Requeue,
     WriteClaim,
     WriteDevice,
+    WriteResourceClaim,
 )
 from vgpu_operator.engine.gpu_pod import GroupKey
+from vgpu_operator.engine.resource_claims.known import ResourceKey
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import StorageObject
 
@@ -285,6 +294,40 @@ class GateEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceClaimObserved:
+    """A version of a ResourceClaim, from any source."""
+
+    claim: ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClaimDeleted:
+    """A ResourceClaim is gone."""
+
+    key: ResourceKey
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClaimWritten:
+    """The outcome of a `WriteResourceClaim`.
+
+    Attributes:
+        effect: The write.
+        outcome: `done`; `refused`: not done; `unknown`: it may still be done.
+        claim: The current claim, if the response or a read brought it.
+        is_gone: True if the claim does not exist.
+        why: The server's message.
+    """
+
+    effect: WriteResourceClaim
+    outcome: Literal["done", "refused", "unknown"]
+    claim: ResourceClaim | None = None
+    is_gone: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentObserved:
     """A version of the Lease that a node's agent renews.
 
@@ -373,6 +416,9 @@ Event: TypeAlias = (
     | PodRead
     | RequeueEnded
     | GateEnded
+    | ResourceClaimObserved
+    | ResourceClaimDeleted
+    | ResourceClaimWritten
     | BindingEnded
     | EvictionEnded
 )

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod, PodScopes
+from vgpu_api.core import Pod, PodScopes, ResourceClaim
 from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
 from vgpu_api.names import ADMITTED, LABEL_ADMITTED, SCHEDULING_GATE, pod_claim_name
@@ -17,6 +17,7 @@ from vgpu_client.recorder import Regarding
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, containers_of_claim, read
 from vgpu_operator.dialects.pod_groups import GroupKind, named_group
+from vgpu_operator.dialects.resource_claims import made_claim
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
 
@@ -72,6 +73,10 @@ class GPUPod:
             which may take minutes.
         group: The group that it belongs to, if any.
         group_least: The number of the group's pods that start together, if the pod says so.
+        resource_claim: The name of the ResourceClaim through which it gets its devices, in mode
+            Claims; empty otherwise.
+        is_handed_over: True if that ResourceClaim is allocated, so that kube-scheduler may bind
+            the pod.
     """
 
     pod: Pod
@@ -80,6 +85,8 @@ class GPUPod:
     owned: bool
     group: GroupKey | None = None
     group_least: int | None = None
+    resource_claim: str = ""
+    is_handed_over: bool = False
     is_admitted: bool = field(init=False)
     priority: int = field(init=False)
     scopes: PodScopes = field(init=False)
@@ -126,26 +133,28 @@ class GPUPod:
 
     @property
     def wants_node(self) -> bool:
-        """True while the pod waits for kube-scheduler: not bound, ended, being deleted or gated."""
-        pod = self.pod
-        return not (
-            pod.is_bound
-            or pod.is_terminal
-            or pod.metadata.deletion_timestamp is not None
-            or pod.spec.scheduling_gates
-        )
+        """True while the pod waits for kube-scheduler, which nothing of ours or others prevents."""
+        if self.pod.spec.scheduling_gates or (self.resource_claim and not self.is_handed_over):
+            return False
+        return self._may_be_bound
 
     @property
     def is_gated(self) -> bool:
-        """True while our scheduling gate, and no other gate, blocks the pod."""
+        """True while only our scheduling gate, or a ResourceClaim to be allocated, blocks the pod.
+
+        Decisions treat both alike: the pod is decided first, and then let go.
+        """
+        gates = [gate.get("name") for gate in self.pod.spec.scheduling_gates]
+        if self.resource_claim:
+            return not gates and not self.is_handed_over and self._may_be_bound
+        return gates == [SCHEDULING_GATE] and self._may_be_bound
+
+    @property
+    def _may_be_bound(self) -> bool:
+        """True while the pod is not bound, has not ended and is not being deleted."""
         pod = self.pod
-        gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
-        return (
-            gates == [SCHEDULING_GATE]
-            and not pod.is_bound
-            and not pod.is_terminal
-            and pod.metadata.deletion_timestamp is None
-        )
+        is_going = pod.metadata.deletion_timestamp is not None
+        return not (pod.is_bound or pod.is_terminal or is_going)
 
     @property
     def is_running(self) -> bool:
@@ -214,11 +223,11 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
         NodeRules.of(pod)
         group, least = _group_of(pod, config)
     except BadInput as error:
-        return GPUPod(pod, error, own, owned=True)
+        return GPUPod(pod, error, own, owned=True, resource_claim=made_claim(pod))
     claim, owned = own, True
     if demand.native is not None and not demand.native.is_template:
         claim, owned = ClaimKey(namespace, demand.native.name), False
-    return GPUPod(pod, demand, claim, owned, group, least)
+    return GPUPod(pod, demand, claim, owned, group, least, made_claim(pod))
 
 
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
@@ -240,7 +249,7 @@ def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
     return ""
 
 
-def is_owned_by(claim: VGPUClaim, pod_uid: str) -> bool:
+def is_owned_by(claim: VGPUClaim | ResourceClaim, pod_uid: str) -> bool:
     """Return True if the claim belongs to that pod."""
     return any(owner.uid == pod_uid for owner in claim.metadata.owner_references)
 

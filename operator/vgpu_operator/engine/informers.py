@@ -22,6 +22,7 @@ from vgpu_api.core import (
     PodDisruptionBudget,
     PodGroup,
     PriorityClass,
+    ResourceClaim,
     ResourceQuota,
 )
 from vgpu_api.core.storage import (
@@ -42,6 +43,7 @@ from vgpu_api.resources import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     STORAGE_CLASSES,
     VGPU_CLAIMS,
@@ -59,6 +61,7 @@ from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.pod_reading import PodReader
+from vgpu_operator.engine.resource_claims.known import ResourceKey
 from vgpu_operator.engine.slices import Slice, Slices
 from vgpu_operator.errors import NotServed
 from vgpu_operator.ledger import ClaimKey
@@ -182,10 +185,25 @@ _BUDGETS: _Kind[Any] = _Kind(
 )
 
 
+_RESOURCE_CLAIMS: _Kind[Any] = _Kind(
+    RESOURCE_CLAIMS,
+    ResourceClaim.model_validate,
+    events.ResourceClaimObserved,
+    lambda gone: events.ResourceClaimDeleted(ResourceKey(gone.namespace, gone.name), gone.uid),
+)
+
+
 DECISIVE = tuple(kind.resource for kind in _KINDS)
 """The kinds on which decisions depend in every mode."""
 STORAGE = tuple(kind.resource for kind in _STORAGE_KINDS)
-"""The kinds on which decisions depend in mode Gate only."""
+"""The kinds on which decisions depend in the modes Gate and Claims only."""
+
+
+def kinds_of_mode(config: ClusterConfig) -> tuple[Resource, ...]:
+    """Return the kinds on which decisions depend in the configured mode besides `DECISIVE`."""
+    scheduling = config.scheduling
+    claims = (RESOURCE_CLAIMS,) if scheduling.mode == "Claims" else ()
+    return (*claims, *(STORAGE if scheduling.decides_first else ()))
 
 
 def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Reflector[Any]]:
@@ -196,7 +214,7 @@ def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Refl
         observe: Receives the events.
         config: The configuration, which defines which pods request devices.
     """
-    pods = PodReader(config, has_room=config.scheduling.mode == "Gate")
+    pods = PodReader(config, has_room=config.scheduling.decides_first)
     kinds = (replace(k, decode=pods.read) if k.resource is PODS else k for k in _KINDS)
     return [_Informer(api, _Handler(kind, observe)) for kind in kinds]
 
@@ -206,11 +224,12 @@ def more_informers(
 ) -> list[Reflector[Any]]:
     """Return informers of kinds that only some configurations need.
 
-    Volumes, their claims, classes and drivers (`STORAGE`) matter in mode Gate alone: in mode
-    Extender kube-scheduler has checked volumes before it calls us, so the operator has no right to
-    read them there. Disruption budgets matter where preemption is enabled.
+    Volumes, their claims, classes and drivers (`STORAGE`) do not matter in mode Extender: there
+    kube-scheduler has checked volumes before it calls us, and the operator has no right to read
+    them. Disruption budgets matter where preemption is enabled.
     """
-    kinds = (kind for kind in (*_STORAGE_KINDS, _BUDGETS) if kind.resource in resources)
+    known = (_RESOURCE_CLAIMS, *_STORAGE_KINDS, _BUDGETS)
+    kinds = (kind for kind in known if kind.resource in resources)
     return [_Informer(api, _Handler(kind, observe)) for kind in kinds]
 
 
@@ -287,7 +306,7 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
     """
     found: list[Event] = []
     groups = [_pod_groups(each) for versions in POD_GROUP_APIS.values() for each in versions]
-    for kind in (*_KINDS, *_STORAGE_KINDS, _BUDGETS, *groups):
+    for kind in (*_KINDS, _RESOURCE_CLAIMS, *_STORAGE_KINDS, _BUDGETS, *groups):
         if kind.resource not in kinds:
             continue
         handler = _Handler(kind, found.append)

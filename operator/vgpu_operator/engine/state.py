@@ -21,9 +21,10 @@ from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_client.backoff import Backoff
 from vgpu_operator.engine.cache import Cache
 from vgpu_operator.engine.claims.refusal_limiter import RefusalLimiter
-from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.effects import Effect, WriteResourceClaim
 from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.preemption.open_preemptions import Preemptions
+from vgpu_operator.engine.resource_claims.known import ResourceKey
 from vgpu_operator.engine.scheduling.kept import Earmarks, KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, WaitQueue
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -318,6 +319,23 @@ class GateWork:
 
 
 @dataclass(slots=True)
+class ResourceClaimWork:
+    """Pending work on ResourceClaims. Times are monotonic seconds.
+
+    Attributes:
+        due: ResourceClaims to look at.
+        writing: ResourceClaims with a write in flight.
+        backoffs: The back-off of ResourceClaims whose writes fail.
+        not_before: The times before which they are not written again.
+    """
+
+    due: dict[ResourceKey, None] = field(default_factory=dict)
+    writing: dict[ResourceKey, WriteResourceClaim] = field(default_factory=dict)
+    backoffs: dict[ResourceKey, Backoff] = field(default_factory=dict)
+    not_before: dict[ResourceKey, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class GroupTry:
     """One try of kube-scheduler to place the pods of a group. Times are monotonic seconds.
 
@@ -424,6 +442,7 @@ class State:
         claims: Work on claims.
         pods: Work on pods.
         gates: Work on pods behind our gate.
+        resource_claims: Work on ResourceClaims, in mode Claims.
         groups: The current try of each group that kube-scheduler is placing.
         shortfalls: The last try of each group in which a pod was refused, to explain why it waits.
         avoidance: The nodes that the pods of a controller avoid.
@@ -462,6 +481,7 @@ class State:
     claims: ClaimWork = field(default_factory=ClaimWork)
     pods: PodWork = field(default_factory=PodWork)
     gates: GateWork = field(default_factory=GateWork)
+    resource_claims: ResourceClaimWork = field(default_factory=ResourceClaimWork)
     groups: dict[GroupKey, GroupTry] = field(default_factory=dict)
     shortfalls: dict[GroupKey, GroupTry] = field(default_factory=dict)
     avoidance: Avoidance = field(default_factory=Avoidance)

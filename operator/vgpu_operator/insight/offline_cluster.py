@@ -123,7 +123,7 @@ class Cluster:
     def not_judged(self, question: Question) -> str:
         """Return a line about demands of gated pods that a state file cannot describe."""
         pod = question.pod
-        if self.config.scheduling.mode != "Gate" or pod is None or question.standing is not None:
+        if not self.config.scheduling.decides_first or pod is None or question.standing is not None:
             return ""
         besides = ", ".join(_besides_devices(HostDemand.of(pod), self.config))
         return (

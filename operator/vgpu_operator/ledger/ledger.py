@@ -66,7 +66,7 @@ class Ledger:
         self._table = DeviceTable(config=config)
         self._quotas = Quotas(config=config)
         self.columns = self._table.columns
-        self.filters = HostFilters(self.columns, is_exact=config.scheduling.mode == "Gate")
+        self.filters = HostFilters(self.columns, is_exact=config.scheduling.decides_first)
         self._config = config
         self._records = ClaimRecords()
         self._numbers = 0

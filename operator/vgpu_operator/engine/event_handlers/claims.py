@@ -32,6 +32,7 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
         _note_owed(state, former)
     state.ledger.apply_claim(claim)
     key, allocation = key_of(claim), claim.status.allocation
+    note_shown(state, key)
     note_scopes(state, key)
     resolve(state, key, version_of(claim.metadata.resource_version))
     held = state.reservations.of_claim(key)
@@ -43,6 +44,12 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
     note_immediate(state, key)
     for pod in (*state.cache.pods_of(key), *state.cache.pods_of_template(key)):
         state.pods.due[pod.uid] = None
+
+
+def note_shown(state: State, key: ClaimKey) -> None:
+    """Look at the ResourceClaims that show a claim, which may be free now."""
+    for each in state.cache.resource_claims.showing(key):
+        state.resource_claims.due[each] = None
 
 
 def _compare(state: State, claim: VGPUClaim, held: Reservation) -> None:
@@ -112,6 +119,7 @@ def claim_deleted(event: events.ClaimDeleted, state: State) -> None:
     ):
         of_claim.pop(key, None)
     work.turns.leave(key)
+    note_shown(state, key)
     _note_owed(state, known)
     _keep_for_pod(state, known)
     work.look_at(key)

@@ -10,7 +10,11 @@ from vgpu_client.backoff import Backoff
 from vgpu_operator.engine import events
 from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.effects import PublishDevice
-from vgpu_operator.engine.event_handlers.claims import note_immediate, observe_claim
+from vgpu_operator.engine.event_handlers.claims import (
+    note_immediate,
+    note_shown,
+    observe_claim,
+)
 from vgpu_operator.engine.event_handlers.pods import observe_pod, pod_deleted
 from vgpu_operator.engine.hami import pod_events
 from vgpu_operator.engine.preemption.open_preemptions import new_backoff
@@ -30,6 +34,7 @@ def claim_written(event: events.ClaimWritten, state: State) -> None:
     """Apply the outcome of a write of a claim."""
     key = event.effect.key
     in_flight = state.claims.writing.pop(key, None)
+    note_shown(state, key)
     if event.claim is not None:
         observe_claim(state, event.claim)
         is_news = event.effect.is_news and event.outcome == "done"
@@ -168,15 +173,21 @@ def requeue_ended(event: events.RequeueEnded, state: State) -> None:
 
 def gate_ended(event: events.GateEnded, state: State) -> None:
     """Apply the outcome of lifting a gate."""
-    uid, work = event.effect.uid, state.gates
-    work.lifting.discard(uid)
+    state.gates.lifting.discard(event.effect.uid)
     if event.pod is not None:
         observe_pod(state, event.pod)
-    held = state.reservations.of_pod(uid)
-    if held is None or held.allocation_id != event.effect.allocation_id:
+    let_go_ended(state, event.effect.uid, event.effect.allocation_id, event.outcome)
+
+
+def let_go_ended(
+    state: State, uid: str, allocation_id: str, outcome: Literal["lifted", "refused", "unknown"]
+) -> None:
+    """Resolve the reservation of a pod that was to be let go, and delay the next attempt."""
+    held, work = state.reservations.of_pod(uid), state.gates
+    if held is None or held.allocation_id != allocation_id:
         return
-    _resolve(held, event.outcome, state)
-    if event.outcome == "lifted":
+    _resolve(held, outcome, state)
+    if outcome == "lifted":
         work.backoffs.pop(uid, None)
     else:
         backoff = work.backoffs.setdefault(uid, Backoff(_FIRST_WAIT_S, _LAST_WAIT_S))

@@ -62,7 +62,7 @@ def note_group(state: State, key: GroupKey | None, before: int) -> None:
         before: The number of its running pods before the change, as `running` returns it.
     """
     least = None if key is None else least_of(state, key)
-    if key is None or state.config.scheduling.mode != "Gate":
+    if key is None or not state.config.scheduling.decides_first:
         return
     wake(state, key)
     if least is not None and (before >= least) != (running(state, key) >= least):

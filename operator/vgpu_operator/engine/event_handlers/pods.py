@@ -78,7 +78,7 @@ def _note_version(state: State, found: GPUPod, known: GPUPod | None) -> None:
         note_phase(state, known.pod, found)
     if found.pod.metadata.deletion_timestamp is not None:
         state.preemptions.note_end(found.uid, state.now)
-    _note_pod(state, found)
+    note_pod(state, found)
     note_scopes(state, found.claim)
     state.claims.look_at(found.claim)
     if found.template is not None:
@@ -163,7 +163,7 @@ def pods_listed(event: events.PodsListed, state: State) -> None:
             pod_deleted(events.PodDeleted(pod.uid, was_seen=False), state)
 
 
-def _note_pod(state: State, pod: GPUPod) -> None:
+def note_pod(state: State, pod: GPUPod) -> None:
     """Update the pod's reservation and its place in the queue for a new version of the pod."""
     uid, held = pod.uid, state.reservations.of_pod(pod.uid)
     if pod.is_gated:

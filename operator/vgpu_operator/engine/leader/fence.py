@@ -22,9 +22,11 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
+from vgpu_api.core import ResourceClaim
 from vgpu_api.init_part import init_part_rerun
+from vgpu_api.names import ANNOTATION_DECIDER
 from vgpu_api.resize import target, was_changed
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.base import version_of
 from vgpu_client.api import Api
@@ -32,6 +34,7 @@ from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.object_writer import (
     Conflicted,
+    Merge,
     ObjectWriter,
     Patch,
     Rejected,
@@ -43,7 +46,7 @@ from vgpu_client.object_writer import (
 )
 from vgpu_operator.engine.cache import Cache
 from vgpu_operator.engine.claims.status_patch import status_patch
-from vgpu_operator.engine.events import ClaimObserved
+from vgpu_operator.engine.events import ClaimObserved, ResourceClaimObserved
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ class AwaitedInformer(Protocol):
 class Observer(Protocol):
     """The part of the engine that the fence uses. It keeps the cache."""
 
-    def observe(self, event: ClaimObserved) -> None:
+    def observe(self, event: ClaimObserved | ResourceClaimObserved) -> None:
         """Queue an event."""
 
     def observe_all(self) -> None:
@@ -113,6 +116,7 @@ class Fence:
         engine: Receives every version that the fence reads.
         decider: The value that a touch writes. It must be unique to the process; otherwise a touch
             might change nothing.
+        resource_claims: The informer of ResourceClaims, in mode Claims.
     """
 
     api: Api
@@ -124,11 +128,17 @@ class Fence:
     others: Sequence[AwaitedInformer]
     engine: Observer
     decider: str
+    resource_claims: AwaitedInformer | None = None
 
     async def close(self) -> int:
         """Wait until no write of a predecessor can land. Return the number of touched claims."""
-        marker, _ = await asyncio.gather(self._catch_up(), self._catch_up_with_pods())
+        marker, *_ = await asyncio.gather(
+            self._catch_up(),
+            self._catch_up_with(PODS, self.pods),
+            self._catch_up_with(RESOURCE_CLAIMS, self.resource_claims),
+        )
         self.engine.observe_all()
+        await self._touch_resource_claims()
         open_claims = [
             claim
             for claim in self.cache.claims()
@@ -157,15 +167,53 @@ class Fence:
         await asyncio.gather(*(each.relist() for each in (self.claims, *self.others)))
         return ""
 
-    async def _catch_up_with_pods(self) -> None:
-        """Wait until the cache has every pod as it was when this call began."""
+    async def _catch_up_with(self, resource: Resource, informer: AwaitedInformer | None) -> None:
+        """Wait until the cache has every object of a kind as it was when this call began."""
+        if informer is None:
+            return
         try:
-            version = await self.api.current_version(PODS)
-            if await self._reaches(self.pods, version, _PODS_S):
+            version = await self.api.current_version(resource)
+            if await self._reaches(informer, version, _PODS_S):
                 return
         except ClientError as error:
-            logger.warning("the version of pods is not known: %s", error)
-        await self.pods.relist()
+            logger.warning("the version of %s is not known: %s", resource.plural, error)
+        await informer.relist()
+
+    async def _touch_resource_claims(self) -> None:
+        """Make late allocations of ResourceClaims fail, which test their versions, too.
+
+        One that has not been created yet needs no touch: the predecessor would have to get the
+        answer of the creation, and sends nothing after its lease.
+        """
+        await asyncio.gather(
+            *(
+                self._touch_resource_claim(each)
+                for each in self.cache.resource_claims
+                if each.status.allocation is None
+            )
+        )
+
+    async def _touch_resource_claim(self, seen: ResourceClaim) -> None:
+        metadata = seen.metadata
+        marks = {"annotations": {ANNOTATION_DECIDER: self.decider}}
+        touching = Write(
+            Target(RESOURCE_CLAIMS, metadata.namespace, metadata.name),
+            (Merge({"metadata": {"uid": metadata.uid, **marks}}),),
+        )
+        wait_s = _FIRST_WAIT_S
+        while True:
+            match await self.writer.submit(touching):
+                case Written(obj):
+                    touched = ResourceClaim.model_validate(obj)
+                    self.engine.observe(ResourceClaimObserved(touched))
+                    return
+                case Rejected() | Conflicted():
+                    return  # it is gone
+                case Unsent() | Unresolved() as outcome:
+                    name = metadata.name
+                    logger.warning("ResourceClaim %s: %s; touching it again", name, outcome)
+                    await self.clock.sleep(wait_s)
+                    wait_s = min(wait_s * 2, _LAST_WAIT_S)
 
     async def _reaches(self, informer: AwaitedInformer, version: int, within_s: float) -> bool:
         reached = asyncio.ensure_future(informer.reach(version))

@@ -37,21 +37,31 @@ _SHOWN = 300
 """Characters of a kubelet's message that the event repeats."""
 
 
-def turn_away(state: State, controller: str, node: str, rejection: str = "") -> None:
+def turn_away(
+    state: State,
+    controller: str,
+    node: str,
+    rejection: str = "",
+    *,
+    first_s: float = AVOID_S,
+    at_most_s: float = AVOID_AT_MOST_S,
+) -> None:
     """Make the pods of a controller avoid a node, unless they do already.
 
     Args:
         state: The engine's state.
-        controller: The controller's UID.
+        controller: The controller's UID, or that of a single pod.
         node: The node's name.
         rejection: The kubelet's message; empty if kube-scheduler found no room there.
+        first_s: The seconds for the first time; it doubles each time.
+        at_most_s: The most seconds.
     """
     known = state.avoidance.of.setdefault(controller, {})
     before = known.get(node)
     if before is not None and before.until > state.now:
         return  # the pod was already on its way when the node was marked
     times = 1 if before is None else before.times + 1
-    until = state.now + min(AVOID_S * 2 ** (times - 1), AVOID_AT_MOST_S)
+    until = state.now + min(first_s * 2 ** min(times - 1, 16), at_most_s)
     known[node] = Avoided(until, times, rejection)
     while len(state.avoidance.of) > CONTROLLERS:
         del state.avoidance.of[next(iter(state.avoidance.of))]

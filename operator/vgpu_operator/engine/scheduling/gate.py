@@ -1,4 +1,7 @@
-"""Mode Gate: pods wait behind our scheduling gate until their devices are reserved.
+"""Modes Gate and Claims: pods wait until their devices are reserved, and are then let go.
+
+In mode Claims the ResourceClaim takes the place of the gate (`resource_claims/hand_over.py`); all
+else here is the same. The rest of this text is about the gate.
 
 For clusters whose kube-scheduler calls no extender (docs/design/scheduler-modes.md). Two writes
 take the place of Filter and Bind, in this order:
@@ -30,6 +33,11 @@ from vgpu_operator.engine.effects import DeletePod, Effect, LiftGate, RecordEven
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.hami.records import records_of
+from vgpu_operator.engine.resource_claims.hand_over import (
+    hand_over,
+    refusal_of_claim,
+    take_away,
+)
 from vgpu_operator.engine.scheduling.avoidance import turn_away
 from vgpu_operator.engine.scheduling.gate_groups import group_to_start_with, may_pass, wake
 from vgpu_operator.engine.scheduling.groups import least_of
@@ -62,8 +70,13 @@ _CURED_UNSEEN = frozenset(
 
 
 def is_on(state: State) -> bool:
-    """Return True if the operator runs in mode Gate."""
-    return state.config.scheduling.mode == "Gate"
+    """Return True if pods are decided before kube-scheduler looks at them."""
+    return state.config.scheduling.decides_first
+
+
+def _is_let_go_here(state: State, pod: GPUPod) -> bool:
+    """Return True if the operator's mode is the one in which the pod was admitted."""
+    return state.config.scheduling.mode == ("Claims" if pod.resource_claim else "Gate")
 
 
 # Behind the gate.
@@ -131,9 +144,16 @@ def refusal_behind_gate(state: State, pod: GPUPod, claim: VGPUClaim | None) -> R
 
     The state is not changed. `claim` is the pod's claim, if that exists.
     """
-    if not is_on(state):
-        text = "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
-        return Refusal(Reason.GATED, text)
+    if not _is_let_go_here(state, pod):
+        mode = state.config.scheduling.mode
+        done = "ResourceClaim is allocated" if pod.resource_claim else "gate is lifted"
+        return Refusal(
+            Reason.GATED, f"scheduling.mode is {mode}, so no {done}; create the pod anew"
+        )
+    if pod.resource_claim:
+        not_ours = refusal_of_claim(state, pod)
+        if not_ours is not None:
+            return not_ours
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal):
         return spec
@@ -206,7 +226,7 @@ def review_gates(state: State) -> None:
 
 
 def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
-    """Tie the pod for which the claim is allocated to its node, and remove the pod's gate."""
+    """Tie the pod for which the claim is allocated to its node, and let kube-scheduler have it."""
     key, work, allocation = key_of(claim), state.gates, claim.status.allocation
     held = state.reservations.of_claim(key)
     pod = None if held is None else _behind_gate(state, held, claim)
@@ -221,6 +241,8 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
     if served_before(state, pod, held.node):
         state.claims.timers.set(key, state.now + _AGAIN_S)
         return None
+    if pod.resource_claim:
+        return hand_over(state, pod, claim, held)
     try:
         records = records_of(state, pod, claim.spec, allocation, unix_time=int(state.unix))
     except BadInput as error:
@@ -254,7 +276,7 @@ def _behind_gate(state: State, held: Reservation, claim: VGPUClaim) -> GPUPod | 
     if allocation is None or allocation.id != held.allocation_id:
         return None
     is_going = claim.metadata.deletion_timestamp is not None
-    if is_going or not is_on(state) or pod.uid in state.gates.lifting:
+    if is_going or not _is_let_go_here(state, pod) or pod.uid in state.gates.lifting:
         return None
     return pod if may_pass(state, pod) else None
 
@@ -267,13 +289,21 @@ def _is_lost(state: State, pod: GPUPod, held: Reservation) -> bool:
 
 
 def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:
-    """Delete a pod for which kube-scheduler finds no room on its node, so that it is replaced."""
+    """Move a pod for which kube-scheduler finds no room on its node.
+
+    A pod past its gate is deleted, so that its controller replaces it. From a ResourceClaim the
+    allocation is taken, and the pod is decided again.
+    """
     key, work = key_of(claim), state.gates
     for pod in state.cache.pods_of(key):
         if pod.uid not in work.stuck or not pod.wants_node:
             continue
         wait_s = PREEMPTING_S if pod.pod.status.nominated_node_name else STUCK_S
         due = max(work.stuck[pod.uid] + wait_s, work.reported.get(pod.uid, 0.0))
+        if state.now >= due and pod.resource_claim:
+            work.stuck[pod.uid] = state.now  # try again if the pod is still there after STUCK_S
+            state.claims.timers.set(key, state.now + STUCK_S)
+            return take_away(state, pod, is_rejection=True)
         if state.now >= due:
             return _replaced(pod, state)
         state.claims.timers.set(key, due)
@@ -311,7 +341,7 @@ def note_lifted(state: State, pod: GPUPod) -> None:
         return
     state.gates.lifting.discard(pod.uid)
     state.gates.with_volumes.pop(pod.uid, None)
-    if tied_node(pod) and _refused_with(pod):
+    if (pod.resource_claim or tied_node(pod)) and _refused_with(pod):
         since = state.gates.stuck.setdefault(pod.uid, state.now)
         state.claims.timers.set(pod.claim, since + STUCK_S)
     else:

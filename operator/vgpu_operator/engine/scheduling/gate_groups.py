@@ -78,7 +78,7 @@ def group_to_start_with(state: State, pod: GPUPod) -> GroupKey | None:
 
 def is_short(state: State, key: GroupKey | None) -> bool:
     """Return True if a group behind our gate certainly has too few pods; costs next to nothing."""
-    if key is None or state.config.scheduling.mode != "Gate":
+    if key is None or not state.config.scheduling.decides_first:
         return False
     least = least_of(state, key)
     count = state.cache.count_of_group(key) + others_of(state, key)

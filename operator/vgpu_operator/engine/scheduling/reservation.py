@@ -156,6 +156,11 @@ class Reservation:
         """Record that the pod is bound."""
         self.phase, self.until = Phase.BOUND, None
 
+    def taken_away(self, now: float) -> None:
+        """Go back to Offered: nothing lets kube-scheduler bind the pod any more."""
+        if self.is_binding:
+            self.phase, self.until, self.pinned_until = Phase.OFFERED, now + OFFERED_S, 0.0
+
     def keep(self) -> None:
         """Keep the devices of a pod that is gone but may have run.
 

@@ -341,7 +341,7 @@ def was_bound_past_us(state: State, pod: GPUPod) -> bool:
         return False
     scheduling = state.config.scheduling
     ours = {scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
-    return scheduling.mode == "Gate" or pod.pod.spec.scheduler_name not in ours
+    return scheduling.decides_first or pod.pod.spec.scheduler_name not in ours
 
 
 def yielding_of(state: State, pod: GPUPod) -> Yielding:
@@ -585,7 +585,10 @@ def avoided_by(state: State, pod: GPUPod) -> int:
     if not state.avoidance.of:
         return 0
     bits, first = 0, float("inf")
-    for name, avoided in state.avoidance.of.get(controller_of(pod), {}).items():
+    avoiding = dict.fromkeys((controller_of(pod), pod.uid))
+    for name, avoided in (
+        item for who in avoiding for item in state.avoidance.of.get(who, {}).items()
+    ):
         number = state.ledger.columns.node_id(name)
         if avoided.until > state.now and number is not None:
             bits |= only(number)

@@ -1,0 +1,102 @@
+"""Takes our allocation and our finalizer off ResourceClaims that nobody uses any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vgpu_api.core import ResourceClaim
+from vgpu_api.dra import DRIVER
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.v1alpha1 import Allocation
+from vgpu_operator.engine.effects import Effect, WriteResourceClaim
+from vgpu_operator.engine.resource_claims.hand_over import shows
+from vgpu_operator.engine.resource_claims.known import ResourceKey, vgpu_claim_of
+from vgpu_operator.engine.state import State
+
+
+def tidy_due(state: State) -> Iterator[list[Effect]]:
+    """Yield the writes of the ResourceClaims that have changed, or whose VGPUClaim has."""
+    work = state.resource_claims
+    for key, at in list(work.not_before.items()):
+        if at <= state.now:
+            del work.not_before[key]
+            work.due[key] = None
+    due, work.due = work.due, {}
+    for key in due:
+        effect = None if key in work.writing or key in work.not_before else _tidy(key, state)
+        if effect is not None:
+            work.writing[key] = effect
+            yield [effect]
+
+
+def _tidy(key: ResourceKey, state: State) -> WriteResourceClaim | None:
+    """Return the write that a ResourceClaim needs; None if it is in order or has to wait."""
+    found = state.cache.resource_claims.get(key)
+    if found is None or not _is_touched(found):
+        return None
+    claim_key = vgpu_claim_of(found)
+    if state.cache.is_unreadable(claim_key) or claim_key in state.claims.writing:
+        return None
+    waits = any(pod.wants_node or pod.is_gated for pod in state.cache.pods_of_resource_claim(key))
+    holder = state.cache.claim(claim_key)
+    allocation = None if holder is None else holder.status.allocation
+    if found.metadata.deletion_timestamp is not None:
+        return _of_deleted(found, is_held=allocation is not None, waits=waits)
+    if found.status.reserved_for:  # Kubernetes takes pods off that have ended
+        return None
+    return _of_unreserved(found, allocation, waits=waits)
+
+
+def _of_deleted(found: ResourceClaim, *, is_held: bool, waits: bool) -> WriteResourceClaim | None:
+    """Let a claim go that is being deleted, unless its devices may be in use.
+
+    kube-scheduler binds no pod by a claim that goes away. So the claim of a pod that waits for its
+    node may go, and is made again.
+    """
+    if is_held and (found.status.reserved_for or not waits):
+        return None
+    return _let_go(found)
+
+
+def _of_unreserved(
+    found: ResourceClaim, allocation: Allocation | None, *, waits: bool
+) -> WriteResourceClaim | None:
+    """Free a claim that no pod uses and none will, or that shows something else than it should."""
+    if found.status.allocation is None:
+        return None if allocation is not None or waits else _let_go(found)
+    is_right = allocation is not None and shows(found, allocation)
+    return None if is_right else _free(found, is_awaited=waits)
+
+
+def _is_touched(found: ResourceClaim) -> bool:
+    """Return True if a ResourceClaim has our finalizer or a device of our driver."""
+    has_device = any(each.driver == DRIVER for each in found.results)
+    return has_device or FINALIZER_IN_USE in found.metadata.finalizers
+
+
+def _let_go(found: ResourceClaim) -> WriteResourceClaim | None:
+    finalizers = tuple(found.metadata.finalizers)
+    if FINALIZER_IN_USE not in finalizers:
+        return None
+    return WriteResourceClaim(
+        namespace=found.metadata.namespace or "",
+        name=found.metadata.name,
+        purpose="let go",
+        version=found.metadata.resource_version,
+        claim=vgpu_claim_of(found),
+        finalizers=finalizers,
+    )
+
+
+def _free(found: ResourceClaim, *, is_awaited: bool) -> WriteResourceClaim:
+    """Return the write that deallocates a claim, and lets it go unless a pod waits for it."""
+    finalizers = tuple(found.metadata.finalizers)
+    is_kept = is_awaited or FINALIZER_IN_USE not in finalizers
+    return WriteResourceClaim(
+        namespace=found.metadata.namespace or "",
+        name=found.metadata.name,
+        purpose="deallocate",
+        version=found.metadata.resource_version,
+        claim=vgpu_claim_of(found),
+        finalizers=None if is_kept else finalizers,
+    )
