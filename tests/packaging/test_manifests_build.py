@@ -47,7 +47,13 @@ def with_components(folder: Path, *components: str) -> list[Any]:
 
 @pytest.mark.parametrize(
     "overlay",
-    ["overlays/default", "overlays/demo", "overlays/gate", "examples/main-scheduler"],
+    [
+        "overlays/default",
+        "overlays/demo",
+        "overlays/gate",
+        "overlays/claims",
+        "examples/main-scheduler",
+    ],
 )
 def test_an_overlay_builds(overlay: str) -> None:
     assert built(MANIFESTS / overlay)
@@ -181,7 +187,14 @@ CRITICAL = {"system-node-critical", "system-cluster-critical"}
 
 @pytest.mark.parametrize(
     "folder",
-    ["overlays/default", "overlays/demo", "overlays/gate", "examples/main-scheduler", "uninstall"],
+    [
+        "overlays/default",
+        "overlays/demo",
+        "overlays/gate",
+        "overlays/claims",
+        "examples/main-scheduler",
+        "uninstall",
+    ],
 )
 def test_where_pods_of_a_critical_class_run_a_quota_names_that_class(folder: str) -> None:
     """GKE admits such pods only where a quota matches them."""
