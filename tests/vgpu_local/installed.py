@@ -78,7 +78,7 @@ class InstalledCluster(Started):
         plane: A running control plane, which keeps running afterwards; None for a new one, whose
             API server audits the requests of our accounts.
         scheduler_client: More fields of kube-scheduler's `clientConnection`, such as `qps`.
-        overlay: The overlay in manifests/overlays: `default` or `gate`.
+        overlay: The overlay in manifests/overlays: `default`, `gate` or `claims`.
         components: The components in manifests/components.
     """
 
@@ -104,7 +104,7 @@ class InstalledCluster(Started):
         self._scheduler_client = dict(scheduler_client or {})
         self._overlay = overlay
         self._components = components
-        folder = "overlays/gate" if overlay == "gate" else "base"
+        folder = "base" if overlay == "default" else f"overlays/{overlay}"
         self._config = ROOT / "manifests" / folder / "config.yaml"
         self._audit = self.folder / "audit.log"
         self._undo = contextlib.ExitStack()
@@ -330,7 +330,7 @@ class InstalledCluster(Started):
         )
         for key, value in secret["data"].items():
             (self.folder / key).write_bytes(b64decode(value))
-        if self._overlay == "gate":  # the cluster's own, which cannot be configured
+        if self._overlay != "default":  # the cluster's own, which cannot be configured
             self._plane.start_scheduler({"clientConnection": self._scheduler_client})
             return
         text = (ROOT / "manifests" / "base" / "scheduler" / "scheduler.yaml").read_text()

@@ -154,8 +154,8 @@ class RealControlPlane:
         self.server.furnished()
 
     def schedule(self, extender: ExtenderAccess) -> None:
-        """Start kube-scheduler with our extender; in mode Gate, with its default configuration."""
-        is_stock = extender.settings.scheduling.mode == "Gate"
+        """Start kube-scheduler with our extender, or stock if the operator decides first."""
+        is_stock = extender.settings.scheduling.decides_first
         self._plane.start_scheduler({} if is_stock else scheduler_configuration(extender))
 
     def unschedule(self) -> None:

@@ -41,7 +41,13 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.mark.parametrize(
     "overlay",
-    ["overlays/default", "overlays/demo", "overlays/gate", "examples/main-scheduler"],
+    [
+        "overlays/default",
+        "overlays/demo",
+        "overlays/gate",
+        "overlays/claims",
+        "examples/main-scheduler",
+    ],
 )
 def test_an_overlay_is_accepted_without_a_warning(plane: ControlPlane, overlay: str) -> None:
     apply(plane, MANIFESTS / overlay)

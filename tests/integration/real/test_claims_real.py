@@ -1,0 +1,363 @@
+"""overlays/claims on each version of Kubernetes: its stock kube-scheduler, and all its policies.
+
+Every role and policy of the overlay is in force, and the programs run under their own accounts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vgpu_api.dra import share_id
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.resources import EVENTS, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS, Resource
+from vgpu_client.api import Api
+from vgpu_client.errors import ApiError
+from vgpu_client.transport import Object
+from vgpu_local.accounts import AGENT, OPERATOR, kubeconfig_with
+from vgpu_local.control_plane import ControlPlane, MinorVersion, Options
+from vgpu_local.installed import InstalledCluster
+from vgpu_local.nodes import t4_node
+from vgpu_local.steps import a_container, a_pod
+
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
+SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)
+TEMPLATES = Resource(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True
+)
+SLICE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2048, "nvidia.com/gpucores": 20}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+HOSTNAME = "kubernetes.io/hostname"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def plane(kubernetes_version: MinorVersion) -> Iterator[ControlPlane]:
+    with ControlPlane(Options(controllers=True, version=kubernetes_version)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(plane: ControlPlane) -> Iterator[InstalledCluster]:
+    nodes = [t4_node("one"), t4_node("two")]
+    with InstalledCluster(nodes, overlay="claims", lease_s=6, plane=plane) as running:
+        yield running
+
+
+def create(cluster: InstalledCluster, obj: Object, resource: Resource = PODS) -> None:
+    cluster.run(cluster.api.create(resource, obj))
+
+
+def delete(cluster: InstalledCluster, name: str, resource: Resource = PODS) -> None:
+    cluster.run(cluster.api.delete(resource, name, namespace="default", grace_s=1))
+
+
+def bound(cluster: InstalledCluster, name: str) -> Object:
+    return cluster.wait_for(PODS, name, lambda pod: pod["spec"].get("nodeName"))
+
+
+def resource_claim_of(cluster: InstalledCluster, pod: Object) -> Object | None:
+    (entry,) = pod["spec"]["resourceClaims"]
+    found = cluster.objects(RESOURCE_CLAIMS)
+    named = (each for each in found if each["metadata"]["name"] == entry["resourceClaimName"])
+    return next(named, None)
+
+
+def allocation_of(cluster: InstalledCluster, pod: Object) -> Object | None:
+    """Return the allocation of the VGPUClaim that is reserved for a pod, or None."""
+    return next(
+        (
+            claim["status"]["allocation"]
+            for claim in cluster.objects(VGPU_CLAIMS)
+            if claim.get("status", {}).get("reservedFor", {}).get("podUID")
+            == pod["metadata"]["uid"]
+            and claim["status"].get("allocation")
+        ),
+        None,
+    )
+
+
+def reasons(cluster: InstalledCluster, name: str) -> set[str]:
+    events = cluster.objects(EVENTS)
+    return {each["reason"] for each in events if each["involvedObject"]["name"].startswith(name)}
+
+
+def gone(cluster: InstalledCluster, pod: Object) -> None:
+    """Wait until neither the claims nor a finalizer are left of a deleted pod."""
+    cluster.until(
+        lambda: resource_claim_of(cluster, pod) is None and not allocation_of(cluster, pod),
+        lambda: (resource_claim_of(cluster, pod), cluster.objects(VGPU_CLAIMS)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("hami", SLICE),
+        ("percentage", {"nvidia.com/gpumem-percentage": 10}),
+        ("ack", {"aliyun.com/gpu-mem": 2}),
+        ("volcano", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1024}),
+    ],
+)
+def test_a_pod_in_any_words_is_bound_by_an_unconfigured_scheduler_without_a_failed_attempt(
+    cluster: InstalledCluster, name: str, limits: Object
+) -> None:
+    create(cluster, a_pod(name, a_container(limits=limits)))
+    pod = bound(cluster, name)
+    allocation, claim = allocation_of(cluster, pod), resource_claim_of(cluster, pod)
+    assert allocation is not None
+    assert claim is not None
+    assert pod["spec"]["nodeName"] == allocation["nodeName"]
+    assert pod["spec"]["schedulerName"] == "default-scheduler"
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    assert result["shareID"] == share_id(allocation["id"], "main")
+    assert claim["metadata"]["finalizers"] == [FINALIZER_IN_USE]
+    assert "FailedScheduling" not in reasons(cluster, name)
+    delete(cluster, name)
+    gone(cluster, pod)
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_leader_killed_between_the_writes_leaves_a_pod_that_is_bound(
+    cluster: InstalledCluster, *, is_made: bool
+) -> None:
+    name = "made" if is_made else "decided"
+    create(cluster, a_pod(name, a_container(limits=SLICE)))
+    pod = cluster.wait_for(PODS, name, lambda _: True)
+    seen = resource_claim_of if is_made else allocation_of
+    cluster.until(lambda: seen(cluster, pod), lambda: cluster.objects(VGPU_CLAIMS))
+    leader = cluster.leader()
+    leader.kill()
+    leader.start()
+    pod = bound(cluster, name)
+    allocation = allocation_of(cluster, pod)
+    assert allocation is not None
+    assert allocation["nodeName"] == pod["spec"]["nodeName"]
+    delete(cluster, name)
+    gone(cluster, pod)
+
+
+def a_replica_set(name: str) -> Object:
+    """Return a ReplicaSet of two pods that must not share a node, for a reason we do not read."""
+    labels = {"app": name}
+    apart = {
+        "labelSelector": {"matchLabels": labels},
+        "topologyKey": HOSTNAME,
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
+    }
+    pod = a_pod(name, a_container(limits=SLICE), affinity={"podAntiAffinity": {REQUIRED: [apart]}})
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod["spec"]},
+        },
+    }
+
+
+def test_a_pod_whose_node_turned_out_wrong_gets_another_and_lives_on(
+    cluster: InstalledCluster,
+) -> None:
+    """Binpack sends both to one node, and only kube-scheduler knows that they may not meet."""
+    create(cluster, a_replica_set("apart"), REPLICA_SETS)
+
+    def pods() -> list[Object]:
+        found = cluster.objects(PODS)
+        return [p for p in found if p["metadata"].get("labels", {}).get("app") == "apart"]
+
+    def nodes() -> list[str]:
+        return sorted(pod["spec"].get("nodeName", "") for pod in pods())
+
+    cluster.until(lambda: nodes() == ["one", "two"], lambda: cluster.objects(PODS), limit=60)
+    assert len({pod["metadata"]["uid"] for pod in pods()}) == 2
+    assert not {"PodReplaced", "SuccessfulDelete"} & reasons(cluster, "apart")
+    for pod in pods():
+        allocation = allocation_of(cluster, pod)
+        assert allocation is not None
+        assert allocation["nodeName"] == pod["spec"]["nodeName"]
+    delete(cluster, "apart", REPLICA_SETS)
+    cluster.until(lambda: not pods(), pods)
+
+
+def test_a_scheduler_that_rejects_the_only_node_is_not_asked_thirty_times_a_second(
+    cluster: InstalledCluster,
+) -> None:
+    """The pod's node selector leaves one node, and what lives there may not meet the pod."""
+    first = a_replica_set("met")
+    first["spec"]["replicas"] = 1
+    create(cluster, first, REPLICA_SETS)
+    cluster.until(
+        lambda: any(
+            pod["metadata"].get("labels", {}).get("app") == "met" and pod["spec"].get("nodeName")
+            for pod in cluster.objects(PODS)
+        ),
+        lambda: cluster.objects(PODS),
+    )
+    (there,) = (
+        pod["spec"]["nodeName"]
+        for pod in cluster.objects(PODS)
+        if pod["metadata"].get("labels", {}).get("app") == "met"
+    )
+    pod = a_pod(
+        "late",
+        a_container(limits=SLICE),
+        labels={"app": "met-late"},
+        affinity={
+            "podAntiAffinity": first["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
+        },
+        nodeSelector={HOSTNAME: there},
+    )
+    create(cluster, pod)
+    late = cluster.wait_for(PODS, "late", lambda _: True)
+    cluster.until(lambda: resource_claim_of(cluster, late), lambda: cluster.objects(PODS))
+    versions = set()
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        claim = resource_claim_of(cluster, late)
+        versions.add((claim or {}).get("metadata", {}).get("resourceVersion"))
+        time.sleep(0.05)
+    assert len(versions) <= 12, "each round takes two writes, and waits longer than the one before"
+    assert allocation_of(cluster, late) is None or "NodeRejected" not in reasons(cluster, "late")
+    delete(cluster, "late")
+    delete(cluster, "met", REPLICA_SETS)
+    gone(cluster, late)
+
+
+def connected(cluster: InstalledCluster, plane: ControlPlane, account: Any, name: str) -> str:
+    path = cluster.folder / f"{name}.kubeconfig"
+    kubeconfig_with(plane.kubeconfig, path, cluster.token(account))
+    return str(path)
+
+
+async def refused(api: Api, resource: Resource, obj: Object) -> str:
+    with pytest.raises(ApiError) as error:
+        await api.create(resource, obj)
+    return str(error.value)
+
+
+def a_claim_spec(**exactly: Any) -> Object:
+    request = {"name": "main", "exactly": {"deviceClassName": "vgpu.dev", **exactly}}
+    return {"devices": {"requests": [request]}}
+
+
+@pytest.mark.parametrize("toleration", [{"key": "vgpu.dev/ledger"}, {}])
+def test_no_claim_and_no_template_may_tolerate_the_taint(
+    cluster: InstalledCluster, toleration: Object
+) -> None:
+    spec = a_claim_spec(tolerations=[{"operator": "Exists", **toleration}])
+    metadata = {"name": "tolerant", "namespace": "default"}
+    first = {
+        "name": "a",
+        "deviceClassName": "vgpu.dev",
+        **spec["devices"]["requests"][0]["exactly"],
+    }
+    several = {"devices": {"requests": [{"name": "main", "firstAvailable": [first]}]}}
+
+    async def tried() -> list[str]:
+        return [
+            await refused(cluster.api, RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec}),
+            await refused(cluster.api, RESOURCE_CLAIMS, {"metadata": metadata, "spec": several}),
+            await refused(cluster.api, TEMPLATES, {"metadata": metadata, "spec": {"spec": spec}}),
+        ]
+
+    assert all("no claim may tolerate the taint" in each for each in cluster.run(tried()))
+
+
+def test_nobody_but_the_operator_allocates_our_devices_or_uses_its_names(
+    cluster: InstalledCluster, plane: ControlPlane
+) -> None:
+    metadata = {"name": "mine", "namespace": "default"}
+    result = {"request": "main", "driver": "vgpu.dev", "pool": "one", "device": "gpu-0"}
+    forged = [{"op": "add", "path": "/status", "value": {"allocation": {
+        "devices": {"results": [result]}}}}]  # fmt: skip
+    named = {**metadata, "name": f"vgpu-{'0' * 12}"}
+
+    async def tried() -> tuple[str, str]:
+        await cluster.api.create(RESOURCE_CLAIMS, {"metadata": metadata, "spec": a_claim_spec()})
+        with pytest.raises(ApiError) as error:
+            await cluster.api.json_patch(
+                RESOURCE_CLAIMS, "mine", forged, namespace="default", subresource="status"
+            )
+        name = await refused(
+            cluster.api, RESOURCE_CLAIMS, {"metadata": named, "spec": a_claim_spec()}
+        )
+        return str(error.value), name
+
+    allocated, taken = cluster.run(tried())
+    assert "only the operator allocates devices of the driver vgpu.dev" in allocated
+    assert "the operator makes the ResourceClaims with names of this form" in taken
+    delete(cluster, "mine", RESOURCE_CLAIMS)
+
+
+def test_only_a_nodes_agent_publishes_its_devices_and_only_with_the_taint(
+    cluster: InstalledCluster, plane: ControlPlane
+) -> None:
+    pool = {"name": "one", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "vgpu.dev", "nodeName": "one", "pool": pool, "devices": [{"name": "gpu-0"}]}
+    message = cluster.run(
+        refused(cluster.api, SLICES, {"metadata": {"name": "forged"}, "spec": spec})
+    )
+    assert "only the agent of a node publishes" in message
+
+
+@pytest.mark.parametrize("account", [OPERATOR, AGENT])
+def test_skipped_node_operations_are_refused_of_everybody(
+    cluster: InstalledCluster, plane: ControlPlane, account: Any
+) -> None:
+    """Where the API server knows the field (1.37); before, it drops the field or refuses it."""
+    path = connected(cluster, plane, account, f"skips-{account[1]}")
+    result = {"request": "main", "driver": "vgpu.dev", "pool": "one", "device": "gpu-0"}
+    skips = {**result, "skipNodeOperations": ["Prepare"]}
+    name = f"skips-{account[1]}"
+    value = {"allocation": {"devices": {"results": [skips]}}}
+
+    async def tried() -> Object:
+        metadata = {"name": name, "namespace": "default"}
+        await cluster.api.create(RESOURCE_CLAIMS, {"metadata": metadata, "spec": a_claim_spec()})
+        async with Api.connect(path) as api:
+            try:
+                await api.json_patch(
+                    RESOURCE_CLAIMS,
+                    name,
+                    [{"op": "add", "path": "/status", "value": value}],
+                    namespace="default",
+                    subresource="status",
+                )
+            except ApiError:
+                await asyncio.sleep(0)
+        return await cluster.api.get(RESOURCE_CLAIMS, name, namespace="default")
+
+    found = cluster.run(tried())
+    assert "skipNodeOperations" not in str(found.get("status"))
+    delete(cluster, name, RESOURCE_CLAIMS)
+
+
+def test_a_pod_that_was_copied_with_the_claim_of_another_is_refused(
+    cluster: InstalledCluster,
+) -> None:
+    create(cluster, a_pod("original", a_container(limits=SLICE)))
+    pod = bound(cluster, "original")
+    copied = {
+        "metadata": {
+            "name": "copied",
+            "namespace": "default",
+            "annotations": pod["metadata"]["annotations"],
+        },
+        "spec": {
+            key: value
+            for key, value in pod["spec"].items()
+            if key in ("containers", "resourceClaims")
+        },
+    }
+    message = cluster.run(refused(cluster.api, PODS, copied))
+    assert "belongs to another pod: leave out the entry vgpu" in message
+    delete(cluster, "original")
+    gone(cluster, pod)
