@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -238,16 +238,25 @@ $(VENV)/.mutate-ready: $(SETUP) tests/mutation/requirements.lock
 	@touch $@
 
 lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh, spelling
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
+	@$(MAKE) -j 2 --output-sync=target lint-types lint-c lint-contracts lint-text
+
+lint-types:
 	@$(BIN)/mypy
+
+lint-c:
+	@$(MAKE) -C libvgpu lint
+
+lint-contracts:
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python tests/packaging/plant_imports.py
+
+lint-text:
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
 	@$(BIN)/python -m vgpu_api --check
 	@PYTHONPATH=tests $(BIN)/python -m manual.generate --check
 	@bash tests/packaging/proto.sh --check
 	@$(BIN)/codespell
-	@$(MAKE) -j 2 -C libvgpu lint
 
 shape: $(SETUP)  ## measure how the code is built; fails beyond the bounds
 	@PYTHONPATH=tests $(BIN)/python tests/packaging/shape.py

@@ -1,9 +1,10 @@
-"""Picks from requirements.lock what some packages need, hashes included: images get no test tools.
+"""Select the packages an image needs from requirements.lock, with hashes and without test tools.
 
     python3 tests/packaging/locked.py run | build
 
-`run` is what the project needs when it runs, `build` what builds it. The lock notes for each
-package who asked for it ("via"); followed backwards, that is the tree of what is needed.
+`run` selects what the project needs at run time, `build` what is needed to build it. The lock notes
+for each package which others require it ("via"); following these notes backwards yields all
+dependencies.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def name_of(requirement: str) -> str:
 
 
 def closure(lock: str, wanted: Iterable[str]) -> str:
-    """Return the lock's entries for the wanted packages and for all that they need.
+    """Return the lock's entries for the wanted packages and all their dependencies.
 
     Raises:
         KeyError: the lock has no entry for one of them.
@@ -44,7 +45,7 @@ def _asking(block: str) -> set[str]:
 
 
 def main() -> None:
-    """Print them."""
+    """Print the entries for `run` or `build`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = {
         "run": project["project"]["dependencies"],

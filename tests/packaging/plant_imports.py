@@ -1,7 +1,7 @@
-"""Plants a violation of each import contract in a copy of the code: each must be refused.
+"""Plant a violation of each import contract in a copy of the code and check that it is refused.
 
-A contract that a planted import does not break is not there. Beside import-linter's contracts the
-bans of `ruff` are tried, which see what import-linter does not: modules inside a library.
+A contract that no planted import can break protects nothing. The import bans of `ruff` are tried
+too: they see modules inside a library, which import-linter does not.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BANS = "ruff"
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """A line that must not be written there.
+    """A line that a contract must refuse in a file.
 
     Attributes:
         contract: The id of the contract that must refuse it, or `BANS`.
-        file: Where, from the root.
-        line: What is written at the file's end.
-        refused: How the refusal names it.
+        file: The file's path from the root.
+        line: The line that is appended to the file.
+        refused: The text by which the refusal names it.
     """
 
     contract: str
@@ -41,7 +41,7 @@ class Plant:
 
 
 def imported(contract: str, file: str, name: str) -> Plant:
-    """Return an import of a module."""
+    """Return a plant that imports a module."""
     folder, _, rest = file.partition("/")
     assert folder in FOLDERS, file
     importer = rest.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -144,7 +144,7 @@ PLANTS = (
 
 
 def contracts() -> set[str]:
-    """Return the ids of all contracts; the name of one without an id, which is not planted."""
+    """Return the ids of all contracts, or the name if a contract has none and so no plant."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return {
         contract.get("id", contract["name"])
@@ -163,7 +163,7 @@ def copied(to: Path) -> None:
 
 
 def refusal(contract: str, plants: Sequence[Plant], scratch: Path) -> str:
-    """Return the contract's faults in the copy with its plants in it; empty where they pass."""
+    """Return the faults that the contract finds in the copy with its plants; empty if they pass."""
     before = {plant.file: (scratch / plant.file).read_text() for plant in plants}
     for plant in plants:
         with (scratch / plant.file).open("a") as file:

@@ -1,9 +1,9 @@
-"""`make shape`: measures how the code is built, prints the figures and fails beyond their bounds.
+"""`make shape`: measure how the code is built, print the figures and fail if one exceeds its bound.
 
-The figures stand for what a reader pays: how many modules one decision leads through, how many
-functions are passed around instead of values, how many parameters a constructor has, how many ways
-lead through a function. The bounds are those of docs/architecture.md; a package that does not meet
-them yet has a bound of its own, which only ever falls.
+The figures stand for the effort of a reader: the number of modules that one decision passes
+through, of functions passed around instead of values, of parameters of a constructor, and of
+branches of a function. The bounds are those of docs/architecture.md. A package that does not meet
+them yet has a bound of its own, which is only ever lowered.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Package:
 
     Attributes:
         name: Its name in the report.
-        folder: Where it lies, from the root.
+        folder: Its path from the root.
         without: Folders inside it that are packages of their own.
-        callables: How many parameters and fields may be functions.
-        constructors: How many constructors may have more than `PARAMETERS`.
-        inits: How many `__init__` may be longer than `INIT_LINES`.
-        complex: How many functions may be above `COMPLEXITY`.
+        callables: The number of parameters and fields that may be functions.
+        constructors: The number of constructors that may have more than `PARAMETERS` parameters.
+        inits: The number of `__init__` that may be longer than `INIT_LINES`.
+        complex: The number of functions that may be above `COMPLEXITY`.
     """
 
     name: str
@@ -81,7 +81,7 @@ PACKAGES = (
     Package("client", "crds/vgpu_client", callables=12),
     Package("api", "crds/vgpu_api", callables=6, complex=6),
 )
-"""The bounds of a package that does not meet docs/architecture.md yet are what it has today."""
+"""The bounds by package; one that does not meet docs/architecture.md yet has today's figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class Measure:
     """One figure.
 
     Attributes:
-        name: What is counted, with its unit.
-        value: What was found.
+        name: The thing that is counted, with its unit.
+        value: The measured value.
         bound: The largest value that passes.
-        found: Where, for a figure that is a count of places.
+        found: The places, if the figure is a count of places.
     """
 
     name: str
@@ -136,11 +136,11 @@ def files(*folders: Path) -> list[Path]:
     return [path for path in paths if "_pb2" not in path.name]
 
 
-# What is written.
+# The text of the code.
 
 
 def callables(modules: Sequence[Source]) -> list[str]:
-    """Return parameters and dataclass fields that are functions, whatever their type is called."""
+    """Return the parameters and dataclass fields that are functions, also behind a type alias."""
     aliases = {"Callable"}
     for module in modules:
         for node in ast.walk(module.tree):
@@ -239,9 +239,9 @@ def complex_functions(modules: Sequence[Source]) -> list[str]:
 
 
 def complexity(function: Function) -> int:
-    """Count the ways through a function, those inside expressions included.
+    """Count the ways through a function, including those inside expressions.
 
-    McCabe's number as `ruff` has it counts statements only; branches then move into expressions.
+    `ruff` counts branches of statements only, so branches would move into expressions.
     """
     return 1 + sum(_ways(node) for node in ast.walk(function))
 
@@ -279,15 +279,15 @@ def _lines(node: ast.stmt) -> set[int]:
     return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
-# What happens.
+# The calls at run time.
 
 
 class Trace:
-    """Follows the calls from module to module of ours, while it is the profiler.
+    """A record of the calls between our modules while it is the profiler.
 
     Attributes:
-        calls: (caller, callee) modules in the order of the calls, those by way of a library
-            included; the caller is empty where it is none of ours.
+        calls: The modules (caller, callee) in the order of the calls, including calls by way of a
+            library; the caller is empty if it is not one of our modules.
     """
 
     def __init__(self) -> None:
@@ -295,7 +295,7 @@ class Trace:
 
     @property
     def modules(self) -> set[str]:
-        """Return the modules in which a function ran."""
+        """Return the modules whose functions ran."""
         return {callee for _, callee in self.calls}
 
     @property
@@ -304,7 +304,7 @@ class Trace:
         return [f"{a} → {b}" for a, b in self.calls if a not in ("", b)]
 
     def parted_at(self, module: str) -> tuple[Trace, Trace]:
-        """Return the trace before the first call into a module, and from then on."""
+        """Return the trace before the first call into a module, and the trace from that call on."""
         at = next(n for n, (_, callee) in enumerate(self.calls) if callee == module)
         before, after = Trace(), Trace()
         before.calls, after.calls = self.calls[:at], self.calls[at:]
@@ -312,7 +312,7 @@ class Trace:
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         module = _ours(frame) if event == "call" else None
-        # A comprehension or a class body is no call that anybody reads.
+        # A reader does not see a comprehension or a class body as a call.
         if module is None or frame.f_code.co_name.startswith("<"):
             return
         caller = frame.f_back
@@ -395,7 +395,7 @@ def shape() -> list[Measure]:
 
 
 def main() -> int:
-    """Print the measures; the exit code is 1 when one is beyond its bound."""
+    """Print the measures and return 1 if one exceeds its bound."""
     measures = shape()
     for measure in measures:
         print(measure)

@@ -1,8 +1,8 @@
-"""Every alert fires when it should and is silent when it should not: promtool runs the rules.
+"""Every alert fires when it should and stays silent otherwise, as judged by promtool.
 
-The rules are taken from the PrometheusRules as they are installed. A case has series with which the
-alert fires at a time, and series with which it does not; values are promtool's notation, a minute
-each: `0x10` is ten times more 0, `0+60x10` grows by 60 a minute.
+The rules come from the PrometheusRules that are installed. A case has series for which the alert
+fires at a given time, and series for which it does not. Values are in promtool's notation, one a
+minute: `0x10` repeats 0 ten more times, `0+60x10` grows by 60 a minute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STARTS = "vgpu_agent_prestart_duration_seconds_bucket{le="
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Series with which an alert fires, and is silent, after some minutes."""
+    """Series for which an alert fires, and series for which it is silent, after some minutes."""
 
     fires: Series
     silent: Series
@@ -118,7 +118,7 @@ CASES: Mapping[str, Case] = {
             "vgpu_allocated_memory_bytes" + OF_A: "10x60",
             'vgpu_claims_refused{namespace="a",reason="X"}': "1x60",
         },
-        {  # another device is wholly free
+        {  # another device is completely free
             "vgpu_device_memory_allocatable_bytes" + DEVICE: "100x60",
             "vgpu_device_memory_allocatable_bytes" + OTHER: "100x60",
             "vgpu_device_healthy" + DEVICE: "1x60",
@@ -199,7 +199,7 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def rules(kind: str) -> dict[str, dict[str, Any]]:
-    """Return every rule that is an `alert` or a `record`, by name."""
+    """Return the rules that are an `alert` or a `record`, by name."""
     return {
         rule[kind]: rule
         for document in documents().values()
@@ -214,7 +214,7 @@ ALERTS = rules("alert")
 
 @pytest.fixture(scope="module")
 def rule_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the rules as Prometheus reads them."""
+    """Return the rules in the form of Prometheus' own rule files."""
     folder = tmp_path_factory.mktemp("rules")
     return [rule_file(folder, document) for document in documents().values()]
 
@@ -223,7 +223,7 @@ def series(given: Series) -> list[dict[str, str]]:
     return [{"series": name, "values": values} for name, values in given.items()]
 
 
-def test_the_rules_are_ones_that_prometheus_takes(rule_files: list[str]):
+def test_prometheus_accepts_the_rules(rule_files: list[str]):
     promtool("check", "rules", *rule_files)
 
 
@@ -285,7 +285,7 @@ def test_jobs_are_those_of_the_services_that_are_scraped():
     assert used <= services
 
 
-# Cost.
+# The rules about cost.
 
 FLEET: Series = {
     "vgpu_device_memory_allocatable_bytes" + DEVICE: "100x60",
@@ -326,7 +326,7 @@ def test_given_shares_of_a_device_sum_to_its_allocated_part(tmp_path: Path, rule
     checks = {
         "sum(vgpu:namespace_given_devices:sum)": 1.25,
         "sum(vgpu:device_memory_allocated:ratio)": 1.25,
-        "vgpu:fragmentation:ratio": 1.0,  # 150 free, all of it on a device that is partly used
+        "vgpu:fragmentation:ratio": 1.0,  # 150 are free, all on a device that is partly used
     }
     tests = [
         {

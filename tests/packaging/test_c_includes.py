@@ -1,4 +1,4 @@
-"""Modules of libvgpu that include each other's headers in a circle cannot be read one by one."""
+"""No modules of libvgpu include each other's headers in a circle, so each can be read alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 LIBVGPU = Path(__file__).parents[2] / "libvgpu"
-#: Circles that stay: a module in several files with a header for those alone.
+#: Circles that stay: a module in several files with a header for only these files.
 KNOWN: dict[str, set[frozenset[str]]] = {
     "src": set(),
     "fake": {frozenset({"state", "state_inside"})},
@@ -16,7 +16,7 @@ KNOWN: dict[str, set[frozenset[str]]] = {
 
 
 def includes(room: Path) -> dict[str, set[str]]:
-    """Return, by module (a header and its sources), the modules whose headers it includes."""
+    """Return the modules whose headers a module (a header and its sources) includes, by module."""
     found: dict[str, set[str]] = {}
     for file in [*room.glob("*.c"), *room.glob("*.h")]:
         names = re.findall(r'^#include "(\w+)\.h"', file.read_text(), re.MULTILINE)

@@ -1,7 +1,7 @@
-"""Refusals by CEL read like those of the webhook: `path: kind: detail`.
+"""Refusals by CEL have the form of the webhook's: `path: kind: detail`.
 
-Of a rule of a CRD the API server prints the path (`fieldPath`, else where the rule is) and the kind
-(`reason`) itself; of a policy it prints the message alone.
+For a rule of a CRD the API server itself prints the path (`fieldPath`, else the rule's place) and
+the kind (`reason`); for a policy it prints only the message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def found(value: Any, key: str) -> Iterator[Any]:
 
 
 def policy_messages() -> dict[str, str]:
-    """By file and number: the messages of policies; of an expression, its fixed texts, joined."""
+    """Return the messages of policies, or the fixed texts of an expression, by file and number."""
     messages = {}
     for path in sorted((ROOT / "manifests").rglob("*.yaml")):
         documents = list(yaml.safe_load_all(path.read_text()))
@@ -53,7 +53,7 @@ def policy_messages() -> dict[str, str]:
 
 
 def said(expression: str) -> str:
-    """Return the value of an expression of strings, with `x` for each value that is inserted."""
+    """Return the value of an expression of strings, with `x` in place of each inserted value."""
     parts = re.split(r"('(?:[^'\\]|\\.)*')", expression)
     return "".join(part[1:-1] if part.startswith("'") else "x" for part in parts if part.strip())
 

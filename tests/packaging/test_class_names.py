@@ -15,7 +15,7 @@ ROOMS = ("operator", "nodeagent", "crds")
 
 
 def sources() -> list[Path]:
-    """Return the product's Python, without what protoc generates."""
+    """Return the product's Python files, without those that protoc generates."""
     return [
         path
         for room in ROOMS

@@ -1,4 +1,4 @@
-"""Subjects of commits: `area: imperative`, at most 72 characters, as CONTRIBUTING has it."""
+"""Subjects of commits are `area: imperative` with at most 72 characters, as in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBJECT = re.compile(r"(?=.{1,72}$)[a-z][\w, /.-]*: \S.*[^.\s]")
 
 
 def subjects(count: int) -> list[str]:
-    """Return the subjects of the newest commits; a tree without its history has none."""
+    """Return the subjects of the newest commits, none if the tree has no history."""
     done = subprocess.run(
         ["git", "log", "--no-merges", "--format=%s", f"--max-count={count}"],
         cwd=ROOT,
@@ -40,5 +40,5 @@ def test_the_newest_commits_have_short_subjects_that_begin_with_an_area() -> Non
         (f"engine: {'a' * 65}", False),
     ],
 )
-def test_the_rule_can_fail(subject: str, *, is_right: bool) -> None:
+def test_a_wrong_subject_is_found(subject: str, *, is_right: bool) -> None:
     assert bool(SUBJECT.fullmatch(subject)) is is_right

@@ -1,4 +1,4 @@
-"""docs/compatibility.md and the tests agree: every test exists, every word is listed."""
+"""docs/compatibility.md lists every word that the code reads, and every test it names exists."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def test_every_key_of_a_nodes_configuration_stands_on_the_page(name: str) -> Non
 
 def test_every_folder_of_examples_stands_on_the_page() -> None:
     folders = {path for path in (ROOT / "examples").iterdir() if path.is_dir()}
-    for folder in folders - {ROOT / "examples" / "automation"}:  # in words of ours
+    for folder in folders - {ROOT / "examples" / "automation"}:  # in our own words
         assert f"`{folder.name}/" in PAGE

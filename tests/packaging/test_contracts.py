@@ -1,4 +1,4 @@
-"""The check of the import contracts fails when a planted import passes, or none is planted."""
+"""The check of the import contracts fails if a planted import passes or a contract has no plant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tools
 
 @pytest.fixture
 def check() -> ModuleType:
-    """Copy the packages for each test, because tests change them."""
+    """Return the check on a copy of the packages, because tests change them."""
     path = Path(__file__).parent / "plant_imports.py"
     spec = importlib.util.spec_from_file_location("plant_imports", path)
     assert spec is not None

@@ -1,7 +1,7 @@
-"""Every query of every dashboard returns data, on every metric as the programs expose it.
+"""Every query of every dashboard returns data from the metrics that the programs expose.
 
-promtool evaluates the queries on series that are made from the metrics' own definitions, so a label
-that a metric does not have, or a metric that is gone, leaves a panel without data here.
+promtool evaluates the queries on series made from the metrics' own definitions. A panel that uses a
+label the metric does not have, or a metric that no longer exists, has no data here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def queries(dashboard: Dashboard) -> Iterator[str]:
-    """Every query, with Grafana's variables in place."""
+    """Return every query, with values in place of Grafana's variables."""
     for panels in dashboard.rows.values():
         for panel in panels:
             for query in panel.queries.values():
@@ -67,7 +67,7 @@ def queries(dashboard: Dashboard) -> Iterator[str]:
 
 
 def samples(name: str, series: Series) -> Iterator[dict[str, str]]:
-    """Return the samples of a metric as two scrapes of a program would show it."""
+    """Return the samples of a metric as two scrapes of a program would show them."""
     labels = {label: LABELS.get(label, label[:1]) for label in series.labels}
     values = f"0+1x{MINUTES}" if series.kind in ("counter", "histogram") else f"1x{MINUTES}"
     if series.kind == "histogram":
@@ -106,7 +106,7 @@ def test_every_query_returns_data(dashboard: Dashboard, tmp_path: Path):
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda each: each.name)
-def test_a_dashboard_is_one_and_no_panel_covers_another(dashboard: Dashboard):
+def test_a_dashboard_is_valid_and_no_panel_covers_another(dashboard: Dashboard):
     shown = document(dashboard)
     jsonschema.validate(shown, SCHEMA)
     cells: set[tuple[int, int]] = set()
@@ -137,7 +137,7 @@ def test_variables_are_those_that_queries_use(dashboard: Dashboard):
 
 
 def test_a_query_on_a_label_that_is_not_there_has_no_data(tmp_path: Path):
-    """The check itself can fail."""
+    """The check of the queries can fail."""
     odd = DASHBOARDS[0].rows["Now"][0]
     wrong = Dashboard("x", "x", "x", {"r": [type(odd)("t", {"": 'vgpu_leader{node="n"}'})]}, {})
     with pytest.raises(AssertionError, match="exp"):

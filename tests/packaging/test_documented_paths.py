@@ -1,4 +1,4 @@
-"""Files that documents name in backticks exist. (Links: `test_manual.py`.)"""
+"""Files that documents name in backticks exist; `test_manual.py` checks links."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FILES = subprocess.run(
 DOCUMENTS = [name for name in FILES if name.endswith(".md") and (ROOT / name).exists()]
 SUFFIXES = (".py", ".c", ".h", ".sh", ".yaml", ".toml")
 FORBIDDEN = {"operator/__init__.py"}
-"""Named because it must never be there."""
+"""Paths that a document names because they must not exist."""
 PLACEHOLDER = re.compile(r"[A-Z]+/")
-"""A folder that is passed to a program when it starts."""
+"""Folders that are passed to a program when it starts."""
 COMPONENTS = ("crds", "operator", "nodeagent")
 
 
 def there(name: str) -> bool:
-    """Return True if the file exists, from the root or any folder; `*` stands for any text."""
+    """Return True if the file exists below the root or any folder; `*` stands for any text."""
     pattern = re.compile(r"(?:.*/)?" + re.escape(name).replace(r"\*", "[^/]*"))
     return any(pattern.fullmatch(file) and (ROOT / file).exists() for file in FILES)
 

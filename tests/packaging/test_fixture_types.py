@@ -1,4 +1,4 @@
-"""Fixtures have types: what a test gets is known to its reader and to mypy."""
+"""Every fixture has a type where it is made and where it is used, for readers and for mypy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_fixture(function: Function) -> bool:
 
 
 def untyped(tree: ast.Module, fixtures: frozenset[str]) -> Iterator[str]:
-    """Return `function: name` of each fixture without a type, or of type `Any`, that is used."""
+    """Return `function: name` of each use of a fixture that has no type or the type `Any`."""
     for function in functions(tree):
         asked = function.name.startswith("test_") or is_fixture(function)
         if is_fixture(function) and _is_open(function.returns):
@@ -60,7 +60,7 @@ def test_each_fixture_has_a_type_where_it_is_made_and_where_it_is_asked_for() ->
     ] == []
 
 
-def test_what_has_no_type_is_found() -> None:
+def test_a_fixture_without_a_type_is_found() -> None:
     source = """
 @pytest.fixture
 def made() -> Any: ...

@@ -1,4 +1,4 @@
-"""The records that stand in for the metrics of HAMi's scheduler, and what HAMi's dashboard asks."""
+"""Recording rules replace the metrics of HAMi's scheduler, so that HAMi's dashboard has data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VALUES = {
     "GPUDeviceCoreAllocated": (30, 0),
     "nodeGPUMemoryPercentage": (0.25, 0),
 }
-"""HAMi's records of the device that two claims share, and of the free device."""
+"""HAMi's records of a device that two claims share and of a free device."""
 CORES = {
     "hami_gpu_memory_allocated_bytes": "device_cores",
     "GPUDeviceMemoryAllocated": "devicecores",
@@ -62,7 +62,7 @@ OF_THE_DASHBOARD = {
 
 
 def labels_of(name: str, uuid: str, index: str) -> str:
-    """Return all labels of a record, in HAMi's words of today or of before."""
+    """Return all labels of a record, with HAMi's present or former names."""
     if name.startswith("hami_"):
         found = {"device_index": index, "device_type": "A", "device_uuid": uuid, "node": "n"}
     else:

@@ -1,4 +1,4 @@
-"""The plugin for krew: a manifest that krew takes, and an archive with what it names."""
+"""krew accepts the plugin's manifest, and the archive has the files that it names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from release import krew
 from release.__main__ import pack
 
 BASE = "https://example.org/releases/1.2.3"
-# Of krew's own validation (internal/index/validation) and naming guide.
+# Rules of krew's own validation (internal/index/validation) and naming guide.
 SEMVER = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 MOST_OF_A_SHORT_DESCRIPTION = 50
 
@@ -42,7 +42,7 @@ def spec(archive: Path) -> Mapping[str, Any]:
     return found
 
 
-def test_the_manifest_has_what_krew_asks_of_one(spec: Mapping[str, Any]):
+def test_the_manifest_meets_krews_rules(spec: Mapping[str, Any]):
     assert SEMVER.fullmatch(spec["version"])
     assert 0 < len(spec["shortDescription"]) <= MOST_OF_A_SHORT_DESCRIPTION
     assert "\n" not in spec["shortDescription"]
@@ -62,7 +62,7 @@ def test_each_platform_names_the_archive_and_its_digest(spec: Mapping[str, Any],
         assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
 
 
-def test_what_is_installed_lies_in_the_archive(spec: Mapping[str, Any], archive: Path):
+def test_the_archive_has_every_installed_file(spec: Mapping[str, Any], archive: Path):
     with tarfile.open(archive) as packed:
         modes = {entry.name: entry.mode for entry in packed.getmembers()}
     for platform in spec["platforms"]:
@@ -74,7 +74,7 @@ def test_what_is_installed_lies_in_the_archive(spec: Mapping[str, Any], archive:
 
 
 class Unpacked:
-    """The archive's files, and a PATH with nothing but what the launcher may take for granted."""
+    """The archive's files, and a PATH with only the programs that the launcher may rely on."""
 
     def __init__(self, archive: Path, folder: Path) -> None:
         with tarfile.open(archive) as packed:
@@ -110,7 +110,7 @@ def unpacked(archive: Path, tmp_path: Path) -> Unpacked:
     return Unpacked(archive, tmp_path)
 
 
-def test_without_python_it_says_so_in_one_line(unpacked: Unpacked):
+def test_a_machine_without_python_gets_an_error_of_one_line(unpacked: Unpacked):
     done = unpacked.run("get")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == ("kubectl vgpu: python3 is not in PATH; Python 3.11 or newer is needed\n")
@@ -131,7 +131,7 @@ def test_an_installation_that_fails_leaves_nothing(unpacked: Unpacked):
     assert not (unpacked.cache / "kubectl-vgpu" / "1.2.3").exists()
 
 
-def test_what_is_installed_runs_with_the_arguments_as_they_are(unpacked: Unpacked):
+def test_the_installed_program_gets_the_arguments_unchanged(unpacked: Unpacked):
     unpacked.program("python3", "exit 0")
     home = unpacked.cache / "kubectl-vgpu" / "1.2.3" / "bin"
     home.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The shape of the tree: what must never appear in it, and what must be fresh."""
+"""The layout of the tree: files that must not exist, dependencies and targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DESIGN_PAGES = sorted(set((ROOT / "docs/design").glob("*.md")) - {ROOT / "docs/d
 
 
 def test_the_standard_librarys_operator_is_not_shadowed() -> None:
-    """Started in the root, where the folder `operator/` lies first on the path."""
+    """Python is started in the root, where the folder `operator/` comes first on the path."""
     code = "import operator, collections; print(operator.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -46,7 +46,7 @@ def _names(entries: str) -> list[str]:
     return [line.partition("==")[0] for line in entries.splitlines() if "==" in line]
 
 
-def test_what_is_needed_comes_with_all_that_it_needs_and_nothing_else(locked: ModuleType) -> None:
+def test_a_package_is_selected_with_exactly_its_dependencies(locked: ModuleType) -> None:
     chosen = locked.closure(LOCK, ["kopf>=1,<2"])
     assert _names(chosen) == ["aiohttp", "attrs", "kopf", "pyyaml"]
     assert "sha256:ee" in chosen

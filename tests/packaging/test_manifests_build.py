@@ -1,4 +1,4 @@
-"""kustomize, offline: every overlay, example and component builds, also together."""
+"""kustomize builds every overlay, example and component offline, alone and together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPONENTS = sorted(folder.name for folder in (MANIFESTS / "components").iterdir
 
 
 def built(folder: Path) -> list[Any]:
-    """Return the objects of a kustomization; kustomize's own words where it has none."""
+    """Return the objects of a kustomization, or raise kustomize's own error."""
     command = ["kubectl", "kustomize", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-1000:]
@@ -29,7 +29,7 @@ def built(folder: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def default() -> list[Any]:
-    """The default overlay."""
+    """Return the objects of the default overlay."""
     return built(MANIFESTS / "overlays" / "default")
 
 
@@ -67,7 +67,7 @@ def test_a_component_builds_and_changes_something(
 
 
 def test_uninstalling_knows_every_kind_that_is_installed(tmp_path: Path) -> None:
-    """Objects in our own namespaces are deleted with them."""
+    """Objects in our own namespaces are deleted with the namespaces."""
     objects = with_components(tmp_path, *COMPONENTS)
     ours = {found["metadata"]["name"] for found in objects if found["kind"] == "Namespace"}
     removed = {resource.kind for resource in uninstall.REMOVED}
@@ -132,7 +132,7 @@ def test_no_agent_may_evict_a_pod_or_delete_one(components: list[str], tmp_path:
 def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process(
     default: list[Any],
 ) -> None:
-    """Only the scheduler's Secret is left, which the operator fills with the others."""
+    """Only the scheduler's Secret remains: the operator fills it together with the others."""
     objects = built(MANIFESTS / "overlays" / "gate")
     of_scheduler = [
         (found["kind"], found["metadata"]["name"])
@@ -197,7 +197,7 @@ CRITICAL = {"system-node-critical", "system-cluster-critical"}
     ],
 )
 def test_where_pods_of_a_critical_class_run_a_quota_names_that_class(folder: str) -> None:
-    """GKE admits such pods only where a quota matches them."""
+    """GKE admits pods of a critical class only where a quota matches them."""
     objects = built(MANIFESTS / folder)
     wanted, named = set(), set()
     for found in objects:

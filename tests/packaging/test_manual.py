@@ -1,4 +1,4 @@
-"""The manual: every link works, every command exists, and every page can be reached."""
+"""Every link of the manual works, every command exists and every page can be reached."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name(page: Path) -> str:
 
 
 def slugs(page: Path) -> set[str]:
-    """Return the anchors of a page: its own, and those that forges and MkDocs make."""
+    """Return the anchors of a page: explicit ones, and those that forges and MkDocs generate."""
     text = page.read_text()
     titles = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()) for title in titles)
@@ -37,7 +37,7 @@ def slugs(page: Path) -> set[str]:
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """Return the files and anchors that a page leads to, inside the tree."""
+    """Return the files and anchors inside the tree that a page links to."""
     found = []
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
@@ -68,7 +68,7 @@ def test_every_page_of_the_manual_is_reached_from_its_map() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_shell_block_is_one(page: Path) -> None:
+def test_every_shell_block_is_valid_shell(page: Path) -> None:
     for block in shell.blocks(page.read_text(), "sh"):
         done = subprocess.run(
             ["bash", "-n"], input=block, text=True, capture_output=True, check=False
@@ -77,7 +77,7 @@ def test_every_shell_block_is_one(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_command_is_one(page: Path) -> None:
+def test_every_command_exists_with_its_options(page: Path) -> None:
     text = page.read_text()
     found = [fault for command in shell.commands(text) for fault in shell.faults(command)]
     assert [*found, *shell.unknown_options(text)] == []
@@ -101,7 +101,7 @@ STATEMENTS = {
     "sequenceDiagram": r"participant \w+ as [\w -]+|\w+-?->>\w+: .+",
     "stateDiagram-v2": r'state ".+" as \w+|(\w+|\[\*\]) --> (\w+|\[\*\]): [^:;]+',
 }
-"""The elements of the drawings, by kind: Mermaid's own grammar has many more."""
+"""The elements that the manual's drawings use, by kind; Mermaid's grammar has many more."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -113,7 +113,7 @@ def test_every_drawing_consists_of_statements_of_its_kind(page: Path) -> None:
         assert [line for line in lines if not re.fullmatch(statement, line.strip())] == []
 
 
-def test_there_is_something_to_check() -> None:
+def test_the_manual_has_links_blocks_and_commands() -> None:
     found = [command for page in PAGES for command in shell.commands(page.read_text())]
     programs = {command[0] for command in found}
     assert programs >= {"make", "kubectl", "bash"}

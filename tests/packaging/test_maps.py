@@ -1,4 +1,4 @@
-"""Maps of rooms with many modules, in the docstring of their package."""
+"""The docstring of a package with many modules lists all its modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/measurements.md has a row for each promise, and a bench writes its own rows only."""
+"""docs/measurements.md has a row for each promise, and a bench writes only its own rows."""
 
 from __future__ import annotations
 

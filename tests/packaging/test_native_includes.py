@@ -13,7 +13,7 @@ LIBVGPU = Path(__file__).parents[2] / "libvgpu"
 
 
 def included(folder: Path) -> dict[str, set[str]]:
-    """By header of a folder: the headers of the same folder that it includes."""
+    """Return the headers of the same folder that each header of a folder includes."""
     headers = {path.name: path.read_text() for path in folder.glob("*.h")}
     return {
         name: set(re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)) & headers.keys()
@@ -22,7 +22,7 @@ def included(folder: Path) -> dict[str, set[str]]:
 
 
 def circle(graph: Mapping[str, Set[str]]) -> list[str]:
-    """Return the headers of one circle, with the first again at the end; empty if none."""
+    """Return the headers of one circle, the first repeated at the end, or an empty list."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -1,4 +1,4 @@
-"""The nodes on which agents run: our labels, and those that users of HAMi have."""
+"""Agents run on the nodes with our labels, and on those with HAMi's labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 
 def agent_of(folder: Path) -> dict[str, Any]:
-    """Return the pod that the built DaemonSet makes."""
+    """Return the pod template of the built DaemonSet."""
     command = ["kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder)]
     done = subprocess.run(command, capture_output=True, check=True)
     (daemons,) = (
@@ -25,7 +25,7 @@ def agent_of(folder: Path) -> dict[str, Any]:
 
 
 def runs_on(template: dict[str, Any], **labels: str) -> bool:
-    """Return True if the agent may run on a node with these labels (selector and affinity)."""
+    """Return True if selector and affinity let the agent run on a node with these labels."""
     spec = {key: template["spec"].get(key) for key in ("nodeSelector", "affinity", "tolerations")}
     rules = NodeRules.of(Pod.model_validate({"spec": {"containers": [], **spec}}), kinds=None)
     own = {key.replace("__", "/").replace("_dev", ".dev"): word for key, word in labels.items()}

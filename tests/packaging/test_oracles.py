@@ -1,7 +1,7 @@
-"""An oracle shares no code with what it judges: it imports types of the product and nothing else.
+"""An oracle shares no code with the code it judges: it imports only types of the product.
 
-A rule that is wrong in a function of the product is wrong in a check that calls it, too, and then
-no run shows it: so the sum of a sidecar and the init container beside it stayed wrong.
+If an oracle calls a function of the product, a wrong rule in that function is wrong in the check,
+too, and no run shows it. In this way the sum of a sidecar and an init container stayed wrong.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PRODUCT = ("vgpu_api", "vgpu_client", "vgpu_operator", "vgpu_nodeagent")
 API_TYPES = frozenset(
     {"vgpu_api.core", "vgpu_api.v1alpha1", "vgpu_api.names", "vgpu_api.resources"}
 )
-"""Kinds, and how their names are spelled."""
+"""Kinds and the spelling of names."""
 VALUES = {"vgpu_operator.demand": {"Demand", "RequestDemand"},
           "vgpu_operator.placement": {"DeviceFacts"}}  # fmt: skip
-"""The types in which a question is put to placement."""
+"""The types of a question to placement."""
 HELPERS = frozenset({"oracle", "vgpu_local.apiserver.storage"})
-"""Modules of the tests that oracles may use: another oracle, and the record of a write."""
+"""Modules of the tests that oracles may use: another oracle and the record of a write."""
 
 ORACLES = ("oracle.py", "vgpu_local/checker.py", "plain_placement.py", "engine_campaign/judge.py",
            "engine_campaign/making_way.py", "engine_campaign/gangs.py")  # fmt: skip
@@ -54,7 +54,7 @@ DECIDES = {
 
 
 def imports(source: str) -> Iterator[tuple[str, str]]:
-    """Each module that is imported, and the name from it; `*` for the module itself."""
+    """Yield each imported module with the name from it, or with `*` for the module itself."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "*") for alias in node.names)
@@ -63,7 +63,7 @@ def imports(source: str) -> Iterator[tuple[str, str]]:
 
 
 def shared_with_the_product(source: str) -> list[str]:
-    """Return the imports of an oracle that are no types."""
+    """Return the product's imports of an oracle that are not types."""
     found = []
     for module, name in imports(source):
         is_value = name in VALUES.get(module, set())
@@ -73,7 +73,7 @@ def shared_with_the_product(source: str) -> list[str]:
 
 
 def helpers(source: str) -> list[str]:
-    """Return the modules of the tests that an oracle imports, and that are none themselves."""
+    """Return the test modules that an oracle imports and that are not oracles."""
     roots = {path.stem for path in TESTS.iterdir()}
     return [
         module
@@ -83,7 +83,7 @@ def helpers(source: str) -> list[str]:
 
 
 def decisions(source: str) -> list[str]:
-    """Return the names that a campaign imports from the code that counts."""
+    """Return the names that a campaign imports from the code that counts use."""
     return [
         f"{module}.{name}"
         for module, name in imports(source)

@@ -1,4 +1,4 @@
-"""The reference lists every word that the code can print, and no others."""
+"""The reference lists exactly the words that the code can print."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_page_groups_reasons_by_their_cures_in_the_order_in_which_they_are_t
 def test_every_type_of_condition_is_listed_once() -> None:
     of_claims = rows(CONDITIONS, "Conditions of a VGPUClaim")
     of_devices = rows(CONDITIONS, "Conditions of a GPUDevice")
-    # `Ready` is a condition of both kinds.
+    # `Ready` is a condition of two kinds.
     known = words.condition_types()
     assert {*of_claims, *of_devices} == set(known), known
     assert len({*of_claims}) == len(of_claims)
@@ -130,7 +130,7 @@ def test_a_page_without_the_section_is_named(tmp_path: Path) -> None:
 
 
 def without_help(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Return the arguments of a program and its commands that have no help text."""
+    """Return the arguments without a help text of a program and its commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command, below in action.choices.items():

@@ -1,4 +1,4 @@
-"""A release: the same bytes from the same tree, digests of all of it, and images by digest."""
+"""A release is reproducible, has the digest of every file, and names images by digest."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_chart_has_every_object_and_a_value_for_every_component():
 
 
 def test_each_folder_of_the_kubelet_is_a_value_and_the_agent_has_it_where_it_always_is():
-    """A kubelet with --root-dir keeps its plugins and moves the two others."""
+    """A kubelet with --root-dir moves two of its folders but not the one for plugins."""
     files = chart("1.2.3")
     values = yaml.safe_load(files["values.yaml"])["kubelet"]
     text = files["templates/daemonset-vgpu-node-vgpu-nodeagent.yaml"]

@@ -1,4 +1,4 @@
-"""Scheduler and webhooks in manifests/ name the resources that the configuration lists as ours."""
+"""The scheduler and the webhooks in manifests/ name the resources that the configuration lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = ("base/scheduler/scheduler.yaml", "examples/main-scheduler/kube-schedule
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_scheduler_waits_a_little_longer_than_bind_takes_and_not_much(file: str) -> None:
-    """A call to an address that no longer exists blocks the scheduler's loop for this long."""
+    """A call to an address that no longer exists blocks the scheduler's loop until the timeout."""
     (extender,) = yaml.safe_load((MANIFESTS / file).read_text())["extenders"]
     assert ANSWER_WITHIN_S + 1 <= float(extender["httpTimeout"].removesuffix("s")) <= 10
 
@@ -50,14 +50,14 @@ def test_the_webhooks_see_the_pods_that_ask_for_devices_that_are_served_and_no_o
     config = load_cluster_config(MANIFESTS / "base" / "config.yaml")
     ours = set(config.managed_resources())
     ours -= {name for kind in kinds() for name in kind.resources}
-    # Of a vendor whose plugin stays, the count asks; its names are no near misses of ours.
+    # If a vendor's plugin stays, its count makes the request, and its names are not misspelt
     served = [kind for kind in kinds() if kind.name not in config.vendors.leave_alone]
     counts = {name for kind in served for name in kind.requested_by}
     assert names == (ours if name == "misspelt" else ours | counts)
 
 
 def test_pods_are_warned_whose_words_do_nothing() -> None:
-    """An amount of another vendor's without the count, and devices that are not served."""
+    """Cover an amount without its vendor's count, and devices that are not served."""
     config = load_cluster_config(MANIFESTS / "base" / "config.yaml")
     served = [kind for kind in kinds() if kind.name not in config.vendors.leave_alone]
     lists = re.findall(r"\[('[^\]]*')\]", written()["misspelt"])[1:4]
@@ -73,7 +73,7 @@ def test_pods_are_warned_whose_words_do_nothing() -> None:
 
 
 def built() -> list[Any]:
-    """Return the objects that kustomize makes of the default overlay."""
+    """Return the objects that kustomize builds from the default overlay."""
     command = ["kubectl", "kustomize", str(MANIFESTS / "overlays" / "default")]
     done = subprocess.run(command, capture_output=True, check=True)
     return list(yaml.safe_load_all(done.stdout))
@@ -107,7 +107,7 @@ def test_kustomize_writes_each_expression_to_its_places_and_leaves_the_list_itse
 
 
 def test_every_policy_has_a_condition_that_spares_what_is_in_order_its_rules() -> None:
-    """A condition costs the API server one copy of the object, rules three.
+    """A condition costs the API server one copy of the object, the rules cost three.
 
     See docs/design/loop-and-cost.md.
     """

@@ -1,4 +1,4 @@
-"""`make shape` counts what it claims to: each measure finds what is planted, and nothing else."""
+"""Each measure of `make shape` finds exactly the faults that a test plants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 
 def loaded() -> ModuleType:
-    """Return the script beside this file; its folder has the name of a library."""
+    """Return the script beside this file as a module; its folder has the name of a library."""
     spec = importlib.util.spec_from_file_location("shape", Path(__file__).parent / "shape.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""The admission policy on a claim's status speaks of every field that a status has."""
+"""The admission policy on a claim's status covers every field of the status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AGENTS = {"released", "initReleased", "initWanted"}
 
 
 def test_an_agent_may_change_its_own_fields_of_a_claims_status_and_no_other() -> None:
-    """A field that is added to the status later has no writer until the policy names it."""
+    """A new field of the status has no writer until the policy names it."""
     policy = yaml.safe_load(POLICY.read_text())
     rules = " ".join(rule["expression"] for rule in policy["spec"]["validations"])
     kept = set(re.findall(r"object\.\?status\.(\w+) == oldObject\.\?status\.\1\b", rules))

@@ -1,4 +1,4 @@
-"""The words of the code are found wherever they occur, and nothing else is taken for one."""
+"""The generator of the reference finds every word of the code, and nothing that is not one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from manual import words
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty tree in place of the repository."""
+    """Return an empty tree in place of the repository."""
     monkeypatch.setattr(words, "ROOT", tmp_path)
     return tmp_path
 
