@@ -23,6 +23,8 @@ FIND_OUT = ("doctor", "support-bundle", "uninstall")
 FILE = "FILE"
 """Stands for a file: a pod for a verb that reads one, some other file for a verb that writes one.
 """
+_BY_FILE = ("import",)
+"""These read a cluster only without a file."""
 _ALWAYS = ("--yes", "--no-wait-for-capacity")
 """Flags without which a verb asks for confirmation or waits."""
 _NOBODY = "none"
@@ -131,7 +133,7 @@ def _required(verb: argparse.ArgumentParser) -> Iterator[Arguments]:
     for action in verb._actions:
         if action.option_strings and action.required:
             options += [action.option_strings[-1], _NOBODY]
-        elif "--file" in action.option_strings:
+        elif "--file" in action.option_strings and not verb.prog.endswith(_BY_FILE):
             options += ["--file", FILE]
     positional: list[Arguments] = [()]
     for action in verb._actions:

@@ -33,6 +33,16 @@ The policy vgpu-marks stops anyone else from setting it. It is a label and not a
 that a selector can exclude all other pods from that policy.
 """
 ADMITTED = "true"
+LABEL_NODE_AGENT = "vgpu.dev/nodeagent"
+"""Label of a node: `off` keeps our agent away. Beside HAMi, the agent runs only where it is `on`."""
+LABEL_ADMISSION = "vgpu.dev/admission"
+"""Label of a namespace: beside HAMi, our admission reads its pods only if this is `on`."""
+ON = "on"
+LABEL_HELD_FOR = "vgpu.dev/held-for"
+"""Label of a claim that holds what a pod of another system uses; its value is the system."""
+HAMI = "hami"
+ANNOTATION_FROM_HAMI = "vgpu.dev/from-hami"
+"""Annotation of a node that was taken over from HAMi: what giving it back restores, as JSON."""
 LABEL_DISABLE_CONTROL = "vgpu.dev/disable-control"
 DISABLE_CONTROL_ALLOWED = "allowed"
 """Value of a namespace's label that allows its pods to set CUDA_DISABLE_CONTROL and run without the
@@ -54,7 +64,8 @@ SCHEDULING_GATE = "vgpu.dev/placement"
 ANNOTATION_DECIDER = "vgpu.dev/decider"
 """Of a ResourceClaim: the replica that took over, so that writes of a former one fail."""
 
-# HAMi's records, written for people and tools that expect them. The operator never reads them.
+# HAMi's records, written for people and tools that expect them. The operator never reads them;
+# `kubectl vgpu migrate hami` reads those that HAMi wrote.
 HAMI_DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 HAMI_NODE = "hami.io/vgpu-node"
 HAMI_TIME = "hami.io/vgpu-time"

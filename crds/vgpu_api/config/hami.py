@@ -269,7 +269,7 @@ def _lost(field: str, value: Any) -> Iterator[Notice]:
             path, name = f"{field}.{key}", str(key).lower()
             if isinstance(given, dict | list):
                 yield from _lost(path, given)
-            elif name.startswith("resource") and given and given not in _known():
+            elif name.startswith("resource") and given and given not in served_names():
                 yield Notice(path, given, "no pod is served under this name; see docs/vendors.md")
             elif name.startswith("default") and given not in _NO_DEFAULT:
                 instead = (
@@ -282,7 +282,7 @@ def _lost(field: str, value: Any) -> Iterator[Notice]:
 
 
 @cache
-def _known() -> frozenset[str]:
+def served_names() -> frozenset[str]:
     """Return the resource names that are served, and those that are refused by name."""
     words = ((*kind.resources, *kind.unsupported.resources) for kind in kinds())
     return frozenset(name for some in words for name in some)

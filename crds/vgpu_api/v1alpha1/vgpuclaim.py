@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from vgpu_api import quantity
+from vgpu_api import names, quantity
 from vgpu_api.empties import no_items
 from vgpu_api.later_version import without_unknown_values
 from vgpu_api.v1alpha1.base import (
@@ -436,6 +436,11 @@ class VGPUClaim(ApiModel):
         return reserved is not None and any(
             owner.uid == reserved.pod_uid for owner in self.metadata.owner_references
         )
+
+    @property
+    def held_for(self) -> str:
+        """Return the system whose pod the claim holds devices for; empty if we serve the pod."""
+        return self.metadata.labels.get(names.LABEL_HELD_FOR, "")
 
     @property
     def unknown_values(self) -> tuple[str, ...]:

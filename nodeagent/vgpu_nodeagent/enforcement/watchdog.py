@@ -318,6 +318,9 @@ class Consequences(Protocol):
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         """Take the processes without a claim by device; called when they have changed."""
 
+    def held_pods(self) -> Collection[str]:
+        """Return the UIDs of pods that were given devices by HAMi and are held by a claim."""
+
 
 class Signals:
     """Ends processes that exceed limits or have no claim, if the administrator wants that.
@@ -628,10 +631,13 @@ class Watchdog:
         proc = self._allocations.proc
         looks: dict[tuple[str, int], int] = {}
         found: dict[str, tuple[Stranger, ...]] = {}
+        held_pods = frozenset(self._consequences.held_pods())
         for uuid, by_pid in processes.items():
             there = []
             for pid, held in sorted(by_pid.items()):
                 if homes[pid].claim_allocation is not None or pid == os.getpid():
+                    continue
+                if not held_pods.isdisjoint(homes[pid].pods):
                     continue
                 looks[uuid, pid] = self._stranger_looks.get((uuid, pid), 0) + 1
                 if looks[uuid, pid] >= _STRANGER_LOOKS and (name := name_of(pid, proc=proc)):

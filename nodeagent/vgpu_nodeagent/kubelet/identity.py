@@ -24,12 +24,14 @@ class Consumer:
 
     An ordinary init container and a later container of its pod may both have a slot allocation on
     them. The kubelet does not report which of the two it is about to start, so both are filled.
-    `cpus` has the CPUs that the CPU manager assigned exclusively, by container.
+    `cpus` has the CPUs that the CPU manager assigned exclusively, by container. `of_another` names
+    the containers if another device plugin allocated the slots; there are no bindings then.
     """
 
     pod: Pod
     bindings: tuple[Binding, ...]
     cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    of_another: tuple[str, ...] = ()
 
 
 def identify(
@@ -63,13 +65,9 @@ def identify(
         )
     pod = _pod(mine, listing, requested, pods)
     _refuse_another(pod, mine[0].pod_uid, slots)
-    for entry in mine:
-        if not entry.slot_allocation:
-            raise Refused(
-                Why.UNKNOWN_ALLOCATION,
-                f"container {entry.container} was allocated by another device plugin",
-            )
     cpus = {holder.container: holder.cpus for holder in listing.holders(requested) if holder.cpus}
+    if any(not entry.slot_allocation for entry in mine):
+        return Consumer(pod, (), cpus, tuple(e.container for e in mine if not e.slot_allocation))
     return Consumer(
         pod, tuple(Binding(entry.slot_allocation, entry.container) for entry in mine), cpus
     )

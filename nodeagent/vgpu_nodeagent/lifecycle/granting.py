@@ -26,7 +26,10 @@ from vgpu_nodeagent.kubelet.identity import Consumer
 from vgpu_nodeagent.kubelet.server import KubeletCall
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
 from vgpu_nodeagent.lifecycle.decisions.init_starts import Fill
-from vgpu_nodeagent.lifecycle.decisions.reserved_claim import claim_reserved_for
+from vgpu_nodeagent.lifecycle.decisions.reserved_claim import (
+    claim_reserved_for,
+    refuse_another_plugins,
+)
 from vgpu_nodeagent.lifecycle.decisions.resize import may_start_with
 from vgpu_nodeagent.lifecycle.decisions.start import Start, decide_start
 from vgpu_nodeagent.lifecycle.effector import GrantEffector
@@ -179,6 +182,8 @@ class Granting:
         found.consumer = await applicant.consumer()
         await self._node.claims.read_for(found.consumer.pod)
         consumer, claim, allocation = await self._look_up(applicant, found)
+        if consumer.of_another:  # it has its devices and limits from that plugin
+            return Start(consumer, claim, {}, ())
         if await self._limit(consumer, claim, allocation):
             # Anything may have changed meanwhile.
             consumer, claim, allocation = await self._look_up(applicant, found)
@@ -192,9 +197,9 @@ class Granting:
     ) -> tuple[Consumer, VGPUClaim, Allocation]:
         """Find the pod and its claim, without an await after the kubelet's records are read."""
         consumer = found.consumer = await applicant.consumer()
-        claim, allocation = claim_reserved_for(
-            consumer.pod, self._node.view.claims.objects.values(), node=self._node.name
-        )
+        claims = self._node.view.claims.objects.values()
+        refuse_another_plugins(consumer, claims, node=self._node.name)
+        claim, allocation = claim_reserved_for(consumer.pod, claims, node=self._node.name)
         found.claim = claim
         applicant.accept(claim, allocation)
         return consumer, claim, allocation

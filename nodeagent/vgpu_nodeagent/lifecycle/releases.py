@@ -155,7 +155,19 @@ class Releases:
         return await asyncio.shield(self._sweeping)
 
     def _endings(self) -> Endings:
-        return Endings(self._node.checkpoint.state, self._node.view, self._gone)
+        return Endings(self._node.checkpoint.state, self._node.view, self._gone - self._leaving())
+
+    def _leaving(self) -> frozenset[str]:
+        """Return the UIDs of held pods that are gone while the kubelet still ends them.
+
+        A force-deleted pod vanishes before its containers. Those of a held pod have no usage region
+        of ours by which their processes could be found.
+        """
+        return frozenset(
+            reserved.pod_uid
+            for claim, reserved in reserved_claims(self._node.view)
+            if claim.held_for and self._node.kubelet.has_directory(reserved.pod_uid)
+        )
 
     async def _sweep(self) -> bool:
         node = self._node

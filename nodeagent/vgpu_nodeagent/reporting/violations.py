@@ -6,7 +6,7 @@ Conditions and events are for people, metrics for programs. The operator evicts 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -136,6 +136,15 @@ class Violations:
             self._measured.excess.labels(*labels).set(account.excess_byte_seconds)
             if account.compute_percent is not None:
                 self._measured.compute.labels(*labels).set(account.compute_percent / 100)
+
+    def held_pods(self) -> Collection[str]:
+        """Return the UIDs of pods that were given devices by HAMi and are held by a claim."""
+        return {
+            claim.status.reserved_for.pod_uid
+            for claim in self._view.claims.objects.values()
+            if claim.held_for
+            and claim.status.reserved_for is not None
+        }
 
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         """Note the processes without a claim, and create an event for each new one."""

@@ -26,12 +26,13 @@ def main(given: Sequence[str] | None = None) -> int:
 
         complete(parser())
     options = parser().parse_args(given)
-    if options.command in ("uninstall", "release"):
+    if options.command in ("uninstall", "release", "migrate"):
         # Imported only here: the client's libraries take a second to load.
         from vgpu_operator.cli.live import run
 
         return run(options)
-    if options.command in arguments.COMMANDS:
+    is_live_import = options.command == "import" and not options.file
+    if options.command in arguments.COMMANDS or is_live_import:
         from vgpu_operator.cli.cluster_commands import run
 
         return run(options)
@@ -82,8 +83,9 @@ def parser() -> argparse.ArgumentParser:
         "import",
         help="Convert another system's configuration, and list settings that cannot be converted",
         description="Convert HAMi's ConfigMaps, configuration documents and values files to one "
-        "configuration of vgpu, and print it as YAML. Comments at the top list the settings that "
-        "cannot be converted. No cluster is read or changed.",
+        "configuration of vgpu, and print it as YAML. Without files, convert the ConfigMaps and "
+        "the scheduler's arguments of the HAMi in the cluster. Comments at the top list the "
+        "settings that cannot be converted. Nothing is changed.",
     )
     importing.add_argument("system", choices=("hami",), help="System to import from")
     for command in (check, importing):
@@ -92,10 +94,30 @@ def parser() -> argparse.ArgumentParser:
             "--file",
             type=Path,
             action="append",
-            required=True,
+            required=command is check,
             help="YAML or JSON file; - reads standard input; may be repeated",
         )
+    arguments.add_cluster(importing)
+    _migrate_arguments(commands)
     return root
+
+
+def _migrate_arguments(commands: arguments.Commands) -> None:
+    migrate = commands.add_parser(
+        "migrate",
+        help="Take nodes over from HAMi while their pods run",
+        description="Take nodes over from HAMi, one after the other: cordon the node, move it from "
+        "HAMi's device plugin to vgpu's agent, hold what HAMi's pods use there until they end, and "
+        "uncordon it. First, list HAMi's settings that are not carried over, pods that vgpu would "
+        "refuse, and everything that prevents a node from being taken over; in that case nothing "
+        "is changed. You need permission to impersonate the operator's service account. Use "
+        "--dry-run to preview the steps. If it was interrupted, run the command again to continue.",
+    )
+    migrate.add_argument("system", choices=("hami",), help="System to take nodes over from")
+    migrate.add_argument("--node", help="Take over only this node (default: all nodes of HAMi)")
+    migrate.add_argument("--undo", action="store_true", help="Give nodes back to HAMi instead")
+    arguments.add_plan(migrate)
+    arguments.add_cluster(migrate)
 
 
 def _removal_arguments(commands: arguments.Commands) -> None:

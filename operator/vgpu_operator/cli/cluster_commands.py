@@ -177,6 +177,23 @@ async def _support_bundle(options: argparse.Namespace) -> int:
     return DONE
 
 
+async def _import(options: argparse.Namespace) -> int:
+    from vgpu_operator.cli.hami_installation import configuration_of, read_installation
+    from vgpu_operator.cli.importing import as_document
+
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        installed = await read_installation(api)
+    if not installed.is_there and not installed.config_maps:
+        raise listing.CannotAnswer(
+            "HAMi is not installed: no object of its chart was found; use -f to read files"
+        )
+    found = configuration_of(installed)
+    if found.errors:
+        raise listing.CannotAnswer("; ".join(found.errors))
+    Printer().out.write(as_document(found.config, found.left))
+    return DONE
+
+
 def cluster_flags(options: argparse.Namespace) -> list[str]:
     """Return the kubectl flags that select the same cluster."""
     flags = [f"--kubeconfig={options.kubeconfig}"] if options.kubeconfig else []
@@ -195,4 +212,5 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
     "doctor": _doctor,
     "audit": _audit,
     "support-bundle": _support_bundle,
+    "import": _import,
 }

@@ -12,27 +12,33 @@ from typing import Any
 
 import yaml
 
-from vgpu_api.config import Notice, read_cluster_config
+from vgpu_api.config import ClusterConfig, Notice, read_cluster_config
 from vgpu_api.errors import BadInput
 from vgpu_operator.admission.rules.configuration import unlisted
-from vgpu_operator.cli.hami_values import is_values, read_values
+from vgpu_operator.cli.foreign_parts import without_foreign_parts
 from vgpu_operator.insight.documents import BadDocument, yaml_documents
+
+ALL_DEFAULTS = "# every setting that is carried over has its default here\n{}\n"
 
 
 def imported(files: Sequence[Path]) -> str:
     """Return the configuration in all files as one, with comments about settings that are lost.
 
-    Documents of other kinds, such as a Deployment of HAMi, are skipped with a comment.
+    Parts that are no configuration, such as a Deployment of HAMi, are skipped with a comment.
 
     Raises:
         BadDocument: A file cannot be read, or a value in it is invalid. The message names the file
             and the path.
     """
     kept, lines = _read(files)
-    config = read_cluster_config(kept)
+    return as_document(read_cluster_config(kept), lines)
+
+
+def as_document(config: ClusterConfig, left: Sequence[str]) -> str:
+    """Return a configuration as YAML, under comments about what is not carried over."""
     shown = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    comments = "".join(f"# not carried over: {line}\n" for line in lines)
-    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True) if shown else "{}\n"
+    comments = "".join(f"# not carried over: {line}\n" for line in left)
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True) if shown else ALL_DEFAULTS
     return comments + text
 
 
@@ -60,22 +66,16 @@ def _read(files: Sequence[Path]) -> tuple[list[Any], list[str]]:
     lines: list[str] = []
     for file in files:
         for at, document in enumerate(yaml_documents(file)):
-            kind = document.get("kind") if isinstance(document, dict) else None
-            if kind not in (None, "ConfigMap", "ConfigMapList", "List"):
-                lines.append(f"{file}[{at}]: a {kind} is not a configuration")
+            left: list[str] = []
+            notices: list[Notice] = []
+            try:
+                own = without_foreign_parts(document, left)
+                read_cluster_config(own, notices.append)
+            except BadInput as error:
+                raise BadDocument(f"{file}: {error}") from error
+            if own is None and document is not None:
+                lines += [f"{file}[{at}]: {line}" for line in left]
                 continue
-            if is_values(document):
-                document, left = read_values(document)
-                lines += [f"{file}: {line}" for line in left]
-            lines += [f"{file}: {notice}" for notice in _notices(document, file)]
-            kept.append(document)
+            lines += [f"{file}: {line}" for line in (*left, *map(str, notices))]
+            kept.append(own)
     return kept, lines
-
-
-def _notices(document: Any, file: Path) -> list[Notice]:
-    found: list[Notice] = []
-    try:
-        read_cluster_config(document, found.append)
-    except BadInput as error:
-        raise BadDocument(f"{file}: {error}") from error
-    return found

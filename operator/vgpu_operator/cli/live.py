@@ -8,13 +8,16 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_client.printing import printable
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import CannotAnswer
+from vgpu_operator.cli.migrate import Migration, former_of, is_taken_over
+from vgpu_operator.cli.migration_survey import Survey, lines_of, survey
 from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import Uninstall
 
@@ -27,9 +30,8 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         0 if everything is done, 1 if something is left, 2 if nothing was started.
     """
-    command = _uninstall if options.command == "uninstall" else _release
     try:
-        return asyncio.run(command(options))
+        return asyncio.run(_COMMANDS[options.command](options))
     except CannotAnswer as error:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return _NOT_BEGUN
@@ -64,6 +66,47 @@ async def _release(options: argparse.Namespace) -> int:
         obstacles = [] if options.dry_run else await work.obstacles(plan)
         status = begin(options, lines, obstacles)
         return end(await work.carry_out(plan)) if status is None else status
+
+
+async def _migrate(options: argparse.Namespace) -> int:
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        found = await survey(api, node=options.node or "")
+        for line in lines_of(found):
+            print(line)
+        names, plan = _moves(found, undo=options.undo)
+        obstacles = () if options.undo else found.obstacles
+        if options.dry_run and obstacles:
+            print("\n".join(f"Cannot start: {line}" for line in obstacles))
+            return _LEFT
+        status = begin(options, plan or ["nothing to do"], obstacles)
+        if status is not None:
+            return status
+        work = Migration(api, print, found.installed, found.configs)
+        move = work.give_back if options.undo else work.take_over
+        for name in names:
+            if left := await move(name):
+                return end(left)
+        return end(())
+
+
+def _moves(found: Survey, *, undo: bool) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the nodes to take over or to give back, and the plan."""
+    if undo:
+        names = [each.metadata.name for each in found.nodes if former_of(each) is not None]
+        return names, [f"give node {name} back to HAMi" for name in names]
+    names = [each.metadata.name for each in found.nodes if not is_taken_over(each)]
+    return names, [
+        f"take node {name} over from HAMi: cordon it, hold what {len(found.judged[name].pods)} "
+        "pods use until they end, uncordon it"
+        for name in names
+    ]
+
+
+_COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]] = {
+    "uninstall": _uninstall,
+    "release": _release,
+    "migrate": _migrate,
+}
 
 
 def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[str]) -> int | None:

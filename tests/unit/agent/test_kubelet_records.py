@@ -214,6 +214,6 @@ def test_slots_that_only_an_init_container_holds_are_the_pods_own() -> None:
     assert found.bindings == (Binding("x", "first"),)
 
 
-def test_a_container_allocated_by_another_plugin_is_refused() -> None:
-    entries = [an_entry(slot_allocation="")]
-    assert reason(entries, a_listing(holds()), a_pod()) is Why.UNKNOWN_ALLOCATION
+def test_a_container_allocated_by_another_plugin_has_no_slot_allocation() -> None:
+    found = whose([an_entry(slot_allocation="")], a_listing(holds()), a_pod())
+    assert (found.bindings, found.of_another) == ((), ("main",))

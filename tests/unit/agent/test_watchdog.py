@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -100,6 +100,7 @@ class World:
         self.seen: list[tuple[str, ...]] = []
         self.measured: dict[tuple[str, str, str], Account] = {}
         self.unclaimed: list[dict[str, tuple[Stranger, ...]]] = []
+        self.held: set[str] = set()
         self.clock = ASecondLater()
         self.sentences: list[str] = []
         self.cleared: list[tuple[str, float]] = []
@@ -124,6 +125,9 @@ class World:
 
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         self.unclaimed.append(dict(found))
+
+    def held_pods(self) -> Collection[str]:
+        return self.held
 
     def kill(self, pid: int, number: int) -> None:
         self.signals.append((pid, number))
@@ -483,6 +487,18 @@ async def test_a_process_of_no_claim_is_reported_while_it_stays(world: World) ->
     await world.looks(1, watchdog)
     assert world.unclaimed[1:] == [{}]
     assert world.seen == []
+
+
+async def test_processes_of_a_held_pod_of_hamis_are_neither_reported_nor_ended(
+    world: World,
+) -> None:
+    held = "30000000-1111-2222-3333-444444444444"
+    world.held = {held}
+    world.add(300, f"/kubepods/pod{held}/0123abcd")
+    world.hold({300: 10})
+    await world.looks(6, world.watchdog(on_unclaimed=OnViolation.SIGNAL))
+    assert world.unclaimed == []
+    assert world.signals == []
 
 
 async def test_processes_of_pods_without_a_claim_are_ended_where_that_is_asked_for(

@@ -106,11 +106,9 @@ def test_a_pod_that_has_ended_is_named():
     )
 
 
-def test_a_container_of_another_plugin_is_named():
-    assert refusal(an_entry(slot_allocation=""), holders=(holds(),), pods=(a_pod(),)) == (
-        Why.UNKNOWN_ALLOCATION,
-        "container main was allocated by another device plugin",
-    )
+def test_a_container_of_another_plugin_is_named_and_has_no_binding():
+    found = whose(an_entry(slot_allocation=""), holders=(holds(),), pods=(a_pod(),))
+    assert (found.bindings, found.of_another) == ((), ("main",))
 
 
 # No holder: ordinary init containers alone have the slots.

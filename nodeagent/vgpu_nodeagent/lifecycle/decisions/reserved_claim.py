@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vgpu_api import names
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.kubelet.identity import Consumer
 
 
 def claim_reserved_for(
@@ -41,6 +43,36 @@ def claim_reserved_for(
             f"not have: {', '.join(claim.unknown_values)}",
         )
     return claim, allocation
+
+
+def refuse_another_plugins(consumer: Consumer, claims: Iterable[VGPUClaim], *, node: str) -> None:
+    """Refuse containers that another device plugin gave its devices, unless their pod is held.
+
+    A pod that ran when the node was taken over from HAMi keeps what HAMi's device plugin gave it,
+    also when a container starts again: the kubelet repeats that plugin's answer. The claim that
+    holds it was made for a pod that our admission has not marked, and the operator gives such a pod
+    nothing.
+
+    Raises:
+        Refused: The pod was not taken over.
+    """
+    if not consumer.of_another:
+        return
+    pod = consumer.pod
+    is_held = any(
+        claim.held_for
+        and claim.metadata.namespace == pod.metadata.namespace
+        and claim.status.reserved_for is not None
+        and claim.status.reserved_for.pod_uid == pod.metadata.uid
+        and claim.status.allocation is not None
+        and claim.status.allocation.node_name == node
+        for claim in claims
+    )
+    if not is_held or pod.metadata.labels.get(names.LABEL_ADMITTED) == names.ADMITTED:
+        raise Refused(
+            Why.UNKNOWN_ALLOCATION,
+            f"container {consumer.of_another[0]} was allocated by another device plugin",
+        )
 
 
 def _only_claim(pod: Pod, claims: Iterable[VGPUClaim]) -> VGPUClaim:
