@@ -635,9 +635,7 @@ class Watchdog:
         for uuid, by_pid in processes.items():
             there = []
             for pid, held in sorted(by_pid.items()):
-                if homes[pid].claim_allocation is not None or pid == os.getpid():
-                    continue
-                if not held_pods.isdisjoint(homes[pid].pods):
+                if pid == os.getpid() or _has_a_claim(homes[pid], held_pods):
                     continue
                 looks[uuid, pid] = self._stranger_looks.get((uuid, pid), 0) + 1
                 if looks[uuid, pid] >= _STRANGER_LOOKS and (name := name_of(pid, proc=proc)):
@@ -650,6 +648,11 @@ class Watchdog:
             self._consequences.strangers(found)
         if self._signals.on_unclaimed is OnViolation.SIGNAL:
             self._end_strangers(found)
+
+
+def _has_a_claim(home: Residence, held_pods: frozenset[str]) -> bool:
+    """Return True if a process belongs to a claim whose containers we started, or a held one."""
+    return home.claim_allocation is not None or not held_pods.isdisjoint(home.pods)
 
 
 def _identities(found: Mapping[str, tuple[Stranger, ...]]) -> frozenset[tuple[str, int, str]]:

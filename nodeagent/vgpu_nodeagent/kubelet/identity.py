@@ -66,11 +66,16 @@ def identify(
     pod = _pod(mine, listing, requested, pods)
     _refuse_another(pod, mine[0].pod_uid, slots)
     cpus = {holder.container: holder.cpus for holder in listing.holders(requested) if holder.cpus}
-    if any(not entry.slot_allocation for entry in mine):
-        return Consumer(pod, (), cpus, tuple(e.container for e in mine if not e.slot_allocation))
-    return Consumer(
-        pod, tuple(Binding(entry.slot_allocation, entry.container) for entry in mine), cpus
-    )
+    of_another = _of_another(mine)
+    return Consumer(pod, () if of_another else _bindings(mine), cpus, of_another)
+
+
+def _of_another(mine: Sequence[KubeletEntry]) -> tuple[str, ...]:
+    return tuple(entry.container for entry in mine if not entry.slot_allocation)
+
+
+def _bindings(mine: Sequence[KubeletEntry]) -> tuple[Binding, ...]:
+    return tuple(Binding(entry.slot_allocation, entry.container) for entry in mine)
 
 
 def _refuse_another(pod: Pod, uid: str, slots: str) -> None:

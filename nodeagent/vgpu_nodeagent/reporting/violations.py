@@ -142,8 +142,7 @@ class Violations:
         return {
             claim.status.reserved_for.pod_uid
             for claim in self._view.claims.objects.values()
-            if claim.held_for
-            and claim.status.reserved_for is not None
+            if claim.held_for and claim.status.reserved_for is not None
         }
 
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
