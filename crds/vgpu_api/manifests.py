@@ -18,7 +18,11 @@ from vgpu_api.vendors import NOT_SERVED, kinds
 CONFIGURATION = "base/config.yaml"
 """The source. Paths are relative to `manifests/`."""
 EXPRESSIONS = "base/webhook/expressions.yaml"
-SCHEDULERS = ("base/scheduler/scheduler.yaml", "examples/main-scheduler/kube-scheduler.yaml")
+SCHEDULERS = (
+    "base/scheduler/scheduler.yaml",
+    "components/beside-hami/scheduler.yaml",
+    "examples/main-scheduler/kube-scheduler.yaml",
+)
 
 _EXPRESSION = re.compile(r"^  (?P<name>\w+): >-\n(?P<text>(?:    .*\n)+)", re.MULTILINE)
 _LIST = re.compile(r"\bin\s+\['[^\]]*'\]")

@@ -34,7 +34,8 @@ that a selector can exclude all other pods from that policy.
 """
 ADMITTED = "true"
 LABEL_NODE_AGENT = "vgpu.dev/nodeagent"
-"""Label of a node: `off` keeps our agent away. Beside HAMi, the agent runs only where it is `on`."""
+"""Label of a node: `off` keeps our agent away; beside HAMi, the agent runs only where it is `on`.
+"""
 LABEL_ADMISSION = "vgpu.dev/admission"
 """Label of a namespace: beside HAMi, our admission reads its pods only if this is `on`."""
 ON = "on"

@@ -11,6 +11,7 @@ differ, this one is wrong.
   `simulated_nodes`, `small_disk`
 * all of it at once: `cluster` on a `foundation`, with `options`, `assembly`, `webhooks` and
   `readiness`; or as manifests/ installs it: `installed`, `installation`, `accounts`
+* a neighbour: `hami` (its device plugin and what its scheduler writes)
 * used by tests: `steps`, `pod_groups`, `waiting`, `checker` (what was broken at any moment),
   `kubectl`, `typed`, `command` (kubectl-vgpu, with files for its output or in a terminal)
 * `demo`, `soak`, and `chaos`, the fault campaigns

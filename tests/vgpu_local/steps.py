@@ -77,10 +77,14 @@ def delete_claim(cluster: LocalCluster, name: str) -> None:
     cluster.run(cluster.api.delete(VGPU_CLAIMS, name, namespace="default"))
 
 
-def running(cluster: LocalCluster, name: str, *, limit: float = 30.0) -> Object:
+def running(
+    cluster: LocalCluster, name: str, *, namespace: str = "default", limit: float = 30.0
+) -> Object:
     """Wait until the pod runs, and return it."""
     return cluster.wait_for(
-        PODS, name, lambda pod: pod["status"].get("phase") == "Running", limit=limit
+        *(PODS, name, lambda pod: pod["status"].get("phase") == "Running"),
+        namespace=namespace,
+        limit=limit,
     )
 
 

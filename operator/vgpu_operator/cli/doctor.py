@@ -51,6 +51,7 @@ from vgpu_operator.certificates.names import (
     WEBHOOK_CONFIGURATIONS,
     WEBHOOK_SECRET,
 )
+from vgpu_operator.cli.hami_installation import is_hamis_plugin, is_hamis_webhook, runs_beside
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, POLICIES
 from vgpu_operator.cli.users import users_of
@@ -705,25 +706,39 @@ def _neighbours(seen: Snapshot) -> Iterator[CheckResult]:
                 f"{seen.config.nvidia.resource_count_name}: the kubelet keeps one of the two"
             )
             yield _error("neighbours", text, "exclude the nodes of vgpu in its nodeSelector")
-        if "hami" in metadata["name"] and "device-plugin" in metadata["name"]:
-            text = f"HAMi's device plugin {metadata['namespace']}/{metadata['name']} still runs"
-            yield _error("neighbours", text, "see docs/compatibility.md: uninstall HAMi")
+        if is_hamis_plugin(daemon_set):
+            place = f"{metadata['namespace']}/{metadata['name']}"
+            yield _of_hami(seen, f"HAMi's device plugin {place}")
     for hook in seen.of(MUTATING_WEBHOOKS):
-        if "hami" in hook["metadata"]["name"].lower():
-            text = f"HAMi's webhook {hook['metadata']['name']} still mutates pods"
-            yield _error("neighbours", text, "see docs/compatibility.md: uninstall HAMi")
+        if is_hamis_webhook(hook):
+            yield _of_hami(seen, f"HAMi's webhook {hook['metadata']['name']}")
+
+
+def _of_hami(seen: Snapshot, program: str) -> CheckResult:
+    if any(_is_ours(each) and runs_beside(each) for each in seen.of(DAEMON_SETS)):
+        nodes = seen.of(NODES)
+        annotated = [n for n in nodes if names.ANNOTATION_FROM_HAMI in _annotations(n)]
+        text = f"{program} runs beside vgpu; {len(annotated)} nodes were taken over from HAMi"
+        return _ok("neighbours", text)
+    remedy = "kubectl vgpu migrate hami --dry-run; see docs/operations/from-hami.md"
+    return _error("neighbours", f"{program} still runs, and nothing keeps the two apart", remedy)
+
+
+def _annotations(obj: Object) -> Mapping[str, str]:
+    found: Mapping[str, str] = obj["metadata"].get("annotations") or {}
+    return found
 
 
 def _unread(seen: Snapshot) -> Iterator[CheckResult]:
-    """Find ConfigMaps for HAMi's programs, which this cluster does not run."""
+    """Find ConfigMaps for HAMi's programs where none of them runs."""
+    if any(map(is_hamis_plugin, seen.of(DAEMON_SETS))):
+        return
     for config_map in seen.of(CONFIG_MAPS):
         place = f"{config_map['metadata']['namespace']}/{config_map['metadata']['name']}"
         yield _warning(
             "configuration",
             f"HAMi's ConfigMap {place} is not read: vgpu reads {_OUR_CONFIG_MAP}",
-            f"kubectl get configmap -n {config_map['metadata']['namespace']} "
-            f"{config_map['metadata']['name']} -o yaml | kubectl vgpu import hami -f -, and copy "
-            f"the output to {_OUR_CONFIG_MAP}",
+            f"copy what kubectl vgpu import hami prints to {_OUR_CONFIG_MAP}",
         )
 
 

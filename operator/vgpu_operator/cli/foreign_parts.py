@@ -71,7 +71,7 @@ def _config_map(document: Mapping[str, Any], at: str, left: list[str]) -> Any:
     own = {key: text for key, text in data.items() if key not in texts and _is_flat(str(key))}
     name = (document.get("metadata") or {}).get("name", "")
     for key, text in texts.items():
-        why = _foreign(str(key), text)
+        why = _foreign(f"{at}.data[{key}]".lstrip("."), str(key), text)
         if why:
             left.append(_line(at, f"ConfigMap {name}: data[{key}]: {why}"))
         else:
@@ -83,12 +83,12 @@ def _config_map(document: Mapping[str, Any], at: str, left: list[str]) -> Any:
     return {**document, "data": own}
 
 
-def _foreign(key: str, text: Any) -> str:
+def _foreign(field: str, key: str, text: Any) -> str:
     """Return what a text in a ConfigMap is, if it is no configuration of HAMi's or ours."""
     if key in _HAMIS or not isinstance(text, str):
         return ""
     try:
-        document = parsed(text, f"data[{key}]")
+        document = parsed(text, field)
     except BadInput:
         if _SECTIONS.isdisjoint(_first_words(text)):
             return "it is not a configuration"

@@ -116,6 +116,29 @@ def is_hamis_webhook(configuration: Object) -> bool:
     return any(hook.get("name") == _WEBHOOK for hook in configuration.get("webhooks") or ())
 
 
+def is_hamis_plugin(daemon_set: Object) -> bool:
+    """Return True if a DaemonSet runs HAMi's device plugin."""
+    labels: Mapping[str, str] = daemon_set["metadata"].get("labels") or {}
+    return labels.get(COMPONENT) == PLUGIN
+
+
+def runs_beside(agents: Object) -> bool:
+    """Return True if our agents run only on nodes that were taken over from HAMi."""
+    found: Any = agents["spec"]["template"]["spec"]
+    for key in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
+        found = found.get(key) or {}
+    terms = found.get("nodeSelectorTerms") or [{}]
+    return all(only_on(names.LABEL_NODE_AGENT, each.get("matchExpressions")) for each in terms)
+
+
+def only_on(key: str, expressions: Sequence[Mapping[str, Any]] | None) -> bool:
+    """Return True if match expressions require the value `on` of a label."""
+    return any(
+        each.get("key") == key and each.get("operator") == "In" and each.get("values") == [names.ON]
+        for each in expressions or ()
+    )
+
+
 def place_of(obj: Object) -> str:
     """Return an object's kind-less place: its namespace and name."""
     metadata = obj["metadata"]

@@ -18,6 +18,7 @@ from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.migrate import Migration, former_of, is_taken_over
 from vgpu_operator.cli.migration_survey import Survey, lines_of, survey
+from vgpu_operator.cli.printing import Printer
 from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import Uninstall
 
@@ -81,7 +82,7 @@ async def _migrate(options: argparse.Namespace) -> int:
         status = begin(options, plan or ["nothing to do"], obstacles)
         if status is not None:
             return status
-        work = Migration(api, print, found.installed, found.configs)
+        work = Migration(api, Printer(), found.installed, found.configs)
         move = work.give_back if options.undo else work.take_over
         for name in names:
             if left := await move(name):

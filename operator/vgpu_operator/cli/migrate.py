@@ -1,8 +1,8 @@
 """`kubectl vgpu migrate hami`: take nodes over from HAMi one by one, while their pods run.
 
-HAMi and vgpu run side by side (`manifests/components/beside-hami`). Nothing of HAMi's is changed but
-its nodes: a node loses the label by which HAMi's device plugin selects it and gets ours, so one of
-the two serves it at any time. What giving it back restores is written on the node first. HAMi's
+HAMi and vgpu run side by side (`manifests/components/beside-hami`). Of what HAMi has only nodes
+are changed: a node loses the label by which HAMi's device plugin selects it and gets ours, so one
+of the two serves it at any time. What giving it back restores is written on the node first. HAMi's
 pods there keep their containers; a claim holds what each of them uses until it ends.
 
 A node is cordoned meanwhile. Each step can be repeated, so a run that was interrupted is completed
@@ -12,9 +12,8 @@ by running the command again.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -31,6 +30,7 @@ from vgpu_client.errors import AlreadyExists, Conflict, NotFound
 from vgpu_client.transport import Object
 from vgpu_operator.cli.hami_installation import COMPONENT, PLUGIN, HamiInstallation, place_of
 from vgpu_operator.cli.listing import CannotAnswer, listed
+from vgpu_operator.cli.printing import Printer
 from vgpu_operator.cli.users import users_of
 from vgpu_operator.insight.hami_node import BothConfigs, HamiNode, judge
 from vgpu_operator.insight.hami_records import RecordedPod
@@ -49,8 +49,6 @@ _ASKED, _DELETED = "Requesting", "Deleted"
 """The beginnings of `hami.io/node-handshake`."""
 _KUBERNETES = "kubernetes.io/"
 _OUR_AGENT = f"{names.PART_OF_LABEL},{COMPONENT}=nodeagent"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,30 +108,27 @@ class Migration:
 
     Args:
         api: An administrator's client.
-        say: Prints a line.
+        printer: Prints what was done.
         installed: HAMi's objects.
         configs: HAMi's configuration and ours.
         clock: Waits.
-        new_id: Returns a new UUID for an allocation.
     """
 
     def __init__(
         self,
         api: Api,
-        say: Say,
+        printer: Printer,
         installed: HamiInstallation,
         configs: BothConfigs,
         *,
         clock: Clock | None = None,
-        new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
         self._api = api
         self._operator = api.acting_as(OPERATOR_USER)
-        self._say = say
+        self._printer = printer
         self._installed = installed
         self._configs = configs
         self._clock = clock or Clock()
-        self._new_id = new_id
 
     async def nodes(self) -> list[Node]:
         """Return HAMi's nodes, and those that have been taken over from it, by name.
@@ -200,7 +195,7 @@ class Migration:
         if problems:
             return problems
         await self._patch(node, cordoned=former.cordoned, former=replace(former, done=True))
-        self._say(f"node {name}: taken over")
+        self._printer.line(f"node {name}: taken over")
         return []
 
     async def give_back(self, name: str) -> list[str]:
@@ -224,10 +219,7 @@ class Migration:
             await self._patch(node, cordoned=former.cordoned)
             return used
         await self._patch(node, labels={names.LABEL_NODE_AGENT: None})
-        gone = await self._until(
-            partial(self._no_pod_of, name, _OUR_AGENT, AGENT_NAMESPACE), _PLUGIN_S
-        )
-        if not gone:
+        if not await self._left(name, _OUR_AGENT, AGENT_NAMESPACE):
             return [f"node {name}: the agent is still there: kubectl -n {AGENT_NAMESPACE} get pods"]
         left = await self._release(name)
         if left:
@@ -236,13 +228,13 @@ class Migration:
             if device["spec"].get("nodeName") == name:
                 await self._gone(GPU_DEVICES, device)
         await self._patch(node, labels={former.label: former.value})
-        if not await self._until(partial(self._is_hamis, name), _AGENT_S):
+        if not await self._is_hamis(name):
             return [
                 f"node {name}: HAMi's device plugin has not registered its GPUs: kubectl get pods "
                 f"-A -o wide -l {COMPONENT}={PLUGIN}"
             ]
         await self._restore(node, former)
-        self._say(f"node {name}: given back to HAMi")
+        self._printer.line(f"node {name}: given back to HAMi")
         return []
 
     # Steps.
@@ -257,7 +249,7 @@ class Migration:
             register = node.metadata.annotations.get(names.HAMI_NODE_REGISTER, "")
             former = Former(*label, cordoned=node.spec.unschedulable, register=register)
         node = await self._patch(node, cordoned=True, former=former)
-        self._say(f"node {name}: cordoned")
+        self._printer.line(f"node {name}: cordoned")
         return node
 
     async def _restore(self, node: Node, former: Former) -> None:
@@ -266,36 +258,28 @@ class Migration:
 
     async def _settled(self, node: Node) -> HamiNode:
         """Return how the node would be taken over, once none of its pods is starting any more."""
-        waited = 0.0
-        while True:
+        found = await self.judged(node)
+        async for _ in self._polls(_STARTING_S):
             found = await self.judged(node)
             if not found.starting or found.obstacles:
                 return found
-            if waited >= _STARTING_S:
-                why = "it is still starting: wait until it runs, or delete it"
-                late = [f"pod {pod.place}: {why}" for pod in found.starting]
-                return HamiNode(found.name, found.gpus, found.pods, found.starting, late)
-            await self._clock.sleep(_POLL_S)
-            waited += _POLL_S
+        why = "it is still starting: wait until it runs, or delete it"
+        return replace(found, obstacles=[f"pod {pod.place}: {why}" for pod in found.starting])
 
     async def _without_hami(self, node: Node, former: Former) -> bool:
         """Make HAMi's device plugin leave the node, and HAMi's scheduler forget its GPUs."""
         name = node.metadata.name
         before = node.metadata.annotations.get(names.HAMI_NODE_HANDSHAKE, "")
         await self._patch(node, labels={former.label: None})
-        gone = await self._until(
-            partial(self._no_pod_of, name, f"{COMPONENT}={PLUGIN}", ""), _PLUGIN_S
-        )
-        if not gone:
+        if not await self._left(name, f"{COMPONENT}={PLUGIN}"):
             return False
-        self._say(f"node {name}: HAMi's device plugin has left")
-        if self._installed.schedulers and before:
-            forgotten = await self._until(partial(self._is_forgotten, name, before), _FORGET_S)
-            if not forgotten:
-                self._say(
-                    f"node {name}: HAMi's scheduler does not show that it has forgotten the node; "
-                    "a pod that it binds there does not start, and its event says so"
-                )
+        self._printer.line(f"node {name}: HAMi's device plugin has left")
+        asked = bool(self._installed.schedulers and before)
+        if asked and not await self._is_forgotten(name, before):
+            self._printer.line(
+                f"node {name}: HAMi's scheduler does not show that it has forgotten the node; a "
+                "pod that it binds there does not start, and its event says so"
+            )
         await self._patch(node, annotations=dict.fromkeys(names.NODE_ANNOTATIONS))
         return True
 
@@ -319,7 +303,7 @@ class Migration:
                 pod,
                 node_uid=node.metadata.uid,
                 indices=indices,
-                allocation_id=self._new_id(),
+                allocation_id=str(uuid4()),
                 unix=self._clock.unix(),
             )
             version = {"resourceVersion": current["metadata"]["resourceVersion"]}
@@ -339,7 +323,7 @@ class Migration:
                 current = await self._api.get(
                     VGPU_CLAIMS, metadata["name"], namespace=metadata["namespace"]
                 )
-        self._say(f"pod {pod.place}: claim {metadata['name']} holds what it uses")
+        self._printer.line(f"pod {pod.place}: claim {metadata['name']} holds what it uses")
 
     async def _with_agent(self, node: Node, found: HamiNode) -> list[str]:
         """Let our agent onto the node and wait for its GPUs; return what is wrong with them."""
@@ -347,7 +331,7 @@ class Migration:
         await self._patch(node, labels={names.LABEL_NODE_AGENT: names.ON})
         settings = self._configs.ours.on_node(name, node.metadata.labels)
         wanted = {g.uuid for g in found.gpus if not settings.leaves_out(g.uuid, g.index)}
-        if not await self._until(partial(self._serves, name, wanted), _AGENT_S):
+        if not await self._serves(name, wanted):
             missing = ", ".join(sorted(wanted - await self._ready(name))) or "the resource"
             return [
                 f"node {name}: the agent does not offer {missing}: see kubectl vgpu doctor and "
@@ -373,11 +357,15 @@ class Migration:
             except (NotFound, Conflict):
                 continue
             await self._gone(VGPU_CLAIMS, claim)
-            self._say(f"claim {place_of(claim)}: released")
-        await self._until(partial(self._nothing_held, name), _OPERATOR_S)
+            self._printer.line(f"claim {place_of(claim)}: released")
+        left: list[Object] = []
+        async for _ in self._polls(_OPERATOR_S):
+            left = await self._held(name)
+            if not left:
+                break
         return [
             f"claim {place_of(claim)} is still allocated; check that the operator runs"
-            for claim in await self._held(name)
+            for claim in left
         ]
 
     async def _gone(self, resource: Resource, obj: Object) -> None:
@@ -424,12 +412,13 @@ class Migration:
     async def _held(self, name: str) -> list[Object]:
         return [each for each in await self._allocated(name) if _is_held(each)]
 
-    async def _nothing_held(self, name: str) -> bool:
-        return not await self._held(name)
-
-    async def _no_pod_of(self, name: str, selector: str, namespace: str) -> bool:
-        found = await self._api.list(PODS, namespace=namespace or None, label_selector=selector)
-        return not any(_node_of(pod) == name for pod in found.items)
+    async def _left(self, name: str, selector: str, namespace: str | None = None) -> bool:
+        """Return True once no pod of a program is on the node."""
+        async for _ in self._polls(_PLUGIN_S):
+            found = await self._api.list(PODS, namespace=namespace, label_selector=selector)
+            if not any(_node_of(pod) == name for pod in found.items):
+                return True
+        return False
 
     async def _is_forgotten(self, name: str, before: str) -> bool:
         """Return True once HAMi's scheduler has dropped the node's GPUs.
@@ -437,16 +426,30 @@ class Migration:
         It then deletes its question to the device plugin, and may ask again; former versions write
         that the GPUs are deleted.
         """
-        node = await self._node(name)
-        now = node.metadata.annotations.get(names.HAMI_NODE_HANDSHAKE, "")
-        is_new = before.startswith(_ASKED) and now.startswith(_ASKED) and now != before
-        return not now or now.startswith(_DELETED) or is_new
+        async for _ in self._polls(_FORGET_S):
+            node = await self._node(name)
+            now = node.metadata.annotations.get(names.HAMI_NODE_HANDSHAKE, "")
+            is_new = before.startswith(_ASKED) and now.startswith(_ASKED) and now != before
+            if not now or now.startswith(_DELETED) or is_new:
+                return True
+        return False
 
     async def _is_hamis(self, name: str) -> bool:
-        node = await self._node(name)
-        count = self._configs.count_resource
-        offered = str(node.status.allocatable.get(count, "0"))
-        return offered != "0" and bool(node.metadata.annotations.get(names.HAMI_NODE_REGISTER))
+        """Return True once HAMi's device plugin has registered and offers the node's GPUs."""
+        async for _ in self._polls(_AGENT_S):
+            node = await self._node(name)
+            registered = names.HAMI_NODE_REGISTER in node.metadata.annotations
+            if registered and _offers(node, self._configs.count_resource):
+                return True
+        return False
+
+    async def _serves(self, name: str, wanted: set[str]) -> bool:
+        """Return True once our agent offers these GPUs."""
+        resource = self._configs.ours.nvidia.resource_count_name
+        async for _ in self._polls(_AGENT_S):
+            if _offers(await self._node(name), resource) and wanted <= await self._ready(name):
+                return True
+        return False
 
     async def _ready(self, name: str) -> set[str]:
         """Return the UUIDs of the node's GPUs that our agent reports as ready."""
@@ -460,20 +463,14 @@ class Migration:
                 ready.add(device.status.uuid)
         return ready
 
-    async def _serves(self, name: str, wanted: set[str]) -> bool:
-        node = await self._node(name)
-        resource = self._configs.ours.nvidia.resource_count_name
-        offered = str(node.status.allocatable.get(resource, "0"))
-        return offered != "0" and wanted <= await self._ready(name)
-
-    async def _until(self, holds: Callable[[], Awaitable[bool]], limit_s: float) -> bool:
+    async def _polls(self, limit_s: float) -> AsyncIterator[None]:
+        """Yield now, and again after each pause until the limit."""
         waited = 0.0
-        while not await holds():
-            if waited >= limit_s:
-                return False
+        yield
+        while waited < limit_s:
             await self._clock.sleep(_POLL_S)
             waited += _POLL_S
-        return True
+            yield
 
     async def _patch(
         self,
@@ -494,6 +491,10 @@ class Migration:
             NODES, node.metadata.name, {"metadata": metadata, **spec}
         )
         return Node.model_validate(changed)
+
+
+def _offers(node: Node, resource: str) -> bool:
+    return str(node.status.allocatable.get(resource, "0")) != "0"
 
 
 def _is_held(claim: Object) -> bool:

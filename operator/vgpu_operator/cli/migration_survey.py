@@ -27,12 +27,15 @@ from vgpu_operator.cli.hami_installation import (
     HamiInstallation,
     configuration_of,
     missing_beside,
+    only_on,
     place_of,
     read_installation,
+    runs_beside,
 )
 from vgpu_operator.cli.installed import installation
 from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.migrate import Migration, former_of, selecting_label
+from vgpu_operator.cli.printing import Printer
 from vgpu_operator.cli.uninstall import DAEMON_SETS
 from vgpu_operator.insight.hami_node import BothConfigs, HamiNode, used_by
 from vgpu_operator.insight.question import question_of
@@ -42,8 +45,6 @@ _NAMESPACE = "vgpu-system"
 _AGENT = "vgpu-nodeagent"
 _ADMITS_PODS = "mutate-pods.vgpu.dev"
 _SCHEDULER_CONFIG = "KubeSchedulerConfiguration"
-_NODE_AFFINITY = ("spec", "template", "spec", "affinity", "nodeAffinity")
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ async def survey(api: Api, *, node: str = "") -> Survey:
     hamis = configuration_of(installed)
     ours = await installation(api)
     configs = BothConfigs(hamis.config, ours.config)
-    work = Migration(api, lambda line: None, installed, configs)
+    work = Migration(api, Printer(), installed, configs)
     nodes = [each for each in await work.nodes() if node in ("", each.metadata.name)]
     judged = {
         each.metadata.name: await work.judged(each)
@@ -145,11 +146,7 @@ async def _of_agents(api: Api) -> list[str]:
         agents = await api.get(DAEMON_SETS, _AGENT, namespace=AGENT_NAMESPACE)
     except NotFound:
         return [f"vgpu is not installed: no DaemonSet {AGENT_NAMESPACE}/{_AGENT}; see {_PAGE}"]
-    found: Any = agents
-    for key in (*_NODE_AFFINITY, _REQUIRED):
-        found = found.get(key) or {}
-    terms = found.get("nodeSelectorTerms") or [{}]
-    if all(_only_on(names.LABEL_NODE_AGENT, term.get("matchExpressions")) for term in terms):
+    if runs_beside(agents):
         return []
     return [
         f"DaemonSet {AGENT_NAMESPACE}/{_AGENT}: it must run only on nodes with the label "
@@ -161,7 +158,7 @@ async def _of_webhooks(api: Api) -> list[str]:
     for configuration in (await api.list(MUTATING_WEBHOOKS)).items:
         for hook in configuration.get("webhooks") or ():
             selector = hook.get("namespaceSelector") or {}
-            if hook["name"] == _ADMITS_PODS and not _only_on(
+            if hook["name"] == _ADMITS_PODS and not only_on(
                 names.LABEL_ADMISSION, selector.get("matchExpressions")
             ):
                 return [
@@ -169,14 +166,6 @@ async def _of_webhooks(api: Api) -> list[str]:
                     f"{names.LABEL_ADMISSION}={names.ON}: apply manifests/components/beside-hami"
                 ]
     return []
-
-
-def _only_on(key: str, expressions: Sequence[Mapping[str, Any]] | None) -> bool:
-    """Return True if match expressions require the value `on` of a label."""
-    return any(
-        each.get("key") == key and each.get("operator") == "In" and each.get("values") == [names.ON]
-        for each in expressions or ()
-    )
 
 
 async def _of_schedulers(api: Api, installed: HamiInstallation) -> list[str]:
@@ -300,7 +289,8 @@ def _about(node: Node, judged: HamiNode | None) -> Iterator[str]:
         yield f"Node {name}: taken over"
         return
     pods = [*judged.pods, *judged.starting]
-    yield f"Node {name}: {len(judged.gpus)} GPUs; {len(pods)} pods of HAMi's go on running there:"
+    gpus = f"{len(judged.gpus)} {'GPU' if len(judged.gpus) == 1 else 'GPUs'}"
+    yield f"Node {name}: {gpus}; pods of HAMi's that go on running: {len(pods)}"
     for pod in pods:
         used, _ = used_by([pod])
         for uuid, use in used.items():

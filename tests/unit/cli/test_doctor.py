@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import functools
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -380,8 +381,24 @@ def a_name_unseen(o: Objects) -> None:
     hook["matchConditions"] = [{"name": REQUESTS_DEVICE, "expression": expression}]
 
 
-def hami_is_there(o: Objects) -> None:
-    change(o, MUTATING_WEBHOOKS).append({"metadata": {"name": "hami-webhook"}, "webhooks": []})
+def hamis_webhook(o: Objects) -> None:
+    hook = {"name": "vgpu.hami.io"}
+    change(o, MUTATING_WEBHOOKS).append({"metadata": {"name": "acme"}, "webhooks": [hook]})
+
+
+def hamis_plugin(o: Objects) -> None:
+    other = a_workload("acme-device-plugin", "kube-system", {}, {})
+    other["metadata"]["labels"] = {"app.kubernetes.io/component": "hami-device-plugin"}
+    change(o, DAEMON_SETS).append(other)
+
+
+def beside_hami(o: Objects) -> None:
+    """Restrict the agents to nodes that were taken over, as components/beside-hami does."""
+    expression = {"key": "vgpu.dev/nodeagent", "operator": "In", "values": ["on"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    for daemon_set in change(o, DAEMON_SETS):
+        daemon_set["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": required}
 
 
 def hamis_config_map(o: Objects) -> None:
@@ -420,7 +437,8 @@ def hamis_config_map(o: Objects) -> None:
         (not_released, "claims", "error", "terminating for over 10m: d/c"),
         (unmarked_pod, "pods", "warning", "without the label vgpu.dev/admitted and get none: d/p"),
         (nvidias_plugin, "neighbours", "error", "also registers nvidia.com/gpu"),
-        (hami_is_there, "neighbours", "error", "HAMi's webhook"),
+        (hamis_webhook, "neighbours", "error", "HAMi's webhook acme still runs"),
+        (hamis_plugin, "neighbours", "error", "HAMi's device plugin kube-system/acme-device-plug"),
         (hamis_config_map, "configuration", "warning", "kube-system/hami-scheduler-device"),
     ],
 )
@@ -433,6 +451,33 @@ def test_a_fault_is_found_with_what_to_do(
     assert (only.check, only.level) == (check, level)
     assert says in only.message
     assert only.remedy
+
+
+def test_a_hami_that_nodes_are_taken_over_from_is_no_fault():
+    objects = copy.deepcopy(healthy())
+    for step in (beside_hami, hamis_webhook, hamis_plugin, hamis_config_map):
+        step(objects)
+    assert found(objects) == []
+
+
+def test_each_page_that_the_command_line_names_is_there():
+    root = Path(__file__).parents[3]
+    named = {
+        page
+        for source in (root / "operator" / "vgpu_operator").rglob("*.py")
+        for page in re.findall(r"(?<!/)\bdocs/[\w/.-]+\.md(?:#[\w-]+)?", source.read_text())
+    }
+    missing = [page for page in named if not _is_there(root, *page.partition("#")[::2])]
+    assert missing == []
+
+
+def _is_there(root: Path, page: str, section: str) -> bool:
+    if not (root / page).is_file():
+        return False
+    headings = re.findall(r"^#+ (.*)$", (root / page).read_text(), re.MULTILINE)
+    return not section or section in {
+        re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings
+    }
 
 
 @pytest.mark.parametrize("resource", [POLICIES, BINDINGS], ids=lambda each: each.kind)

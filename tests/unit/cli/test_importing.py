@@ -51,7 +51,11 @@ def test_flat_keys_become_a_section_without_what_is_the_default(
 def test_what_says_nothing_but_defaults_is_an_empty_document(
     imported: Callable[..., tuple[int, str, str]],
 ) -> None:
-    assert imported("hami-configuration/6.1.1-nvidia.yaml") == (0, "{}\n", "")
+    assert imported("hami-configuration/6.1.1-nvidia.yaml") == (
+        0,
+        "# every setting that is carried over has its default here\n{}\n",
+        "",
+    )
 
 
 def test_node_configuration_and_what_is_not_carried_over(
@@ -108,6 +112,86 @@ def test_objects_that_are_no_configuration_are_named_and_left_out(
         "# not carried over: 0.yaml[0]: a Deployment is not a configuration\n"
         "nvidia:\n  defaultCores: 10\n"
     )
+
+
+A_LIST = """
+apiVersion: v1
+kind: List
+items:
+- kind: ConfigMap
+  metadata: {name: coredns, namespace: kube-system}
+  data: {Corefile: ".:53 {}"}
+- kind: ConfigMap
+  metadata: {name: kube-root-ca.crt}
+  data: {ca.crt: "-----BEGIN CERTIFICATE-----"}
+- kind: ConfigMap
+  metadata: {name: kubeadm-config}
+  data: {ClusterConfiguration: "apiServer: {}"}
+- kind: ConfigMap
+  metadata: {name: kube-proxy}
+  data: {config.conf: "mode: iptables", kubeconfig.conf: "{"}
+- kind: ConfigMap
+  metadata: {name: grafana}
+  data: {dashboard.json: "{}}", settings.yaml: "log: debug", notes.yaml: "just text"}
+- kind: ConfigMap
+  metadata: {name: hami-scheduler}
+  data:
+    config.yaml: |
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: KubeSchedulerConfiguration
+      profiles: [{schedulerName: hami-scheduler}]
+- kind: ConfigMap
+  metadata: {name: hami-scheduler-device}
+  data:
+    device-config.yaml: |
+      nvidia: {deviceSplitCount: 4}
+      hygon: {resourceCountName: acme.com/dcunum, resourceMemoryName: hygon.com/dcumem}
+- kind: ConfigMap
+  metadata: {name: hami-device-plugin}
+  data:
+    config.json: '{"nodeconfig": [{"name": "n1", "devicememoryscaling": 1.5}]}'
+- kind: ConfigMap
+  metadata: {name: empty}
+"""
+"""What `kubectl get configmaps -A -o yaml` shows where HAMi runs among others."""
+
+
+def test_a_list_of_all_config_maps_is_read_and_foreign_ones_are_named(
+    imported: Callable[..., tuple[int, str, str]],
+) -> None:
+    status, out, error = imported(A_LIST)
+    assert (status, error) == (0, "")
+    assert yaml.safe_load(out) == {
+        "nvidia": {"deviceSplitCount": 4},
+        "nodes": [{"name": "n1", "deviceMemoryScaling": 1.5}],
+    }
+    left = [line.removeprefix("# not carried over: 0.yaml: ") for line in out.splitlines()]
+    for line in (
+        "items[0]: ConfigMap coredns: it has no configuration of HAMi's",
+        "items[1]: ConfigMap kube-root-ca.crt: it has no configuration of HAMi's",
+        "items[4]: ConfigMap grafana: data[dashboard.json]: it is not a configuration",
+        "items[4]: ConfigMap grafana: data[settings.yaml]: it is not a configuration of HAMi's",
+        "items[4]: ConfigMap grafana: data[notes.yaml]: it is not a configuration",
+        "items[5]: ConfigMap hami-scheduler: data[config.yaml]: a KubeSchedulerConfiguration is "
+        "not a configuration",
+        'items[6].data[device-config.yaml].hygon.resourceCountName: "acme.com/dcunum" has no '
+        "effect: no pod is served under this name; see docs/vendors.md",
+    ):
+        assert line in left
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["device-config.yaml: 'nvidia: ['", "config.json: '{\"nodeconfig\": ['"],
+)
+def test_a_broken_document_of_hamis_in_a_list_is_refused_with_its_place(
+    imported: Callable[..., tuple[int, str, str]], broken: str
+) -> None:
+    config_map = f"kind: ConfigMap\n  metadata: {{name: x}}\n  data:\n    {broken}"
+    status, out, error = imported(f"kind: List\nitems:\n- {config_map}\n")
+    assert (status, out) == (2, "")
+    key = broken.partition(":")[0]
+    assert error.startswith(f"kubectl vgpu: 0.yaml: items[0].data[{key}]: Invalid value: ")
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,8 @@ BUILTIN: tuple[Resource, ...] = (
         "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, ("pvc",),
         has_status=True,
     ),
+    Resource("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), has_status=True),
+    Resource("apps", "v1", "deployments", "Deployment", True, ("deploy",), has_status=True),
     Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
     Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False),
     Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True),
