@@ -1,4 +1,4 @@
-"""A class that remembers its best nodes only decides as one that knows nothing yet."""
+"""A class of requests that remembers only its best nodes decides like one without memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODES = tuple(f"node-{number}" for number in range(8))
 DEVICE_MIB = 10
 
 changes = st.tuples(st.integers(0, 7), st.integers(0, DEVICE_MIB))
-"""A node, and what is used of its device from now on."""
+"""A node, and the use of its device from now on."""
 
 
 @given(
@@ -28,7 +28,7 @@ changes = st.tuples(st.integers(0, 7), st.integers(0, DEVICE_MIB))
     st.sampled_from(((1, 0), (2, 3), (3, 9))),
 )
 def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, steps, heap):
-    """After every change, for any candidates, the live columns answer as new ones."""
+    """After every change and for any candidates, the live columns answer like new ones."""
     demand = an_ask(a_request(memory="3Mi"), node=policy)
     used = dict.fromkeys(range(8), 0)
     devices = [

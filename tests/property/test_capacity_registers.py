@@ -1,4 +1,4 @@
-"""For any capacity in a node's status, the devices it describes are published or refused."""
+"""For any capacity in a node's status, its devices are either published or refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def registering(
 
 
 def refusal_of(kind: Kind, node: Node) -> BadInput | None:
-    """Return the reason why a register cannot be read; any other exception is a crash."""
+    """Return the reason for which a register cannot be read; any other exception is a crash."""
     try:
         devices_of(kind, node)
     except BadInput as error:
@@ -115,7 +115,7 @@ def _reports(event: RecordEvent, node: str, refused: BadInput) -> bool:
 def test_a_capacity_makes_devices_of_sizes_that_exist_or_is_refused_by_name(
     kind: Kind, capacity: Quantities, name: str
 ) -> None:
-    """There are as many devices as the count says, or the error names what is wrong."""
+    """The number of devices equals the count, or the error names the wrong value."""
     node = registering(name, capacity, {})
     refused = refusal_of(kind, node)
     if refused is not None:
@@ -140,7 +140,7 @@ registers = st.tuples(capacities, offers, st.sampled_from(("m5.large", "inf2.xla
 def test_a_node_has_the_devices_of_each_register_whole_or_none_of_them(
     first: Registered, second: Registered
 ) -> None:
-    """This holds whatever it registers now or registered before; another node keeps its own."""
+    """This holds for any register before and after; another node keeps its devices."""
     world = World(CONFIG)
     other = registering(OTHER, *GOOD)
     world.observe(other)

@@ -1,4 +1,4 @@
-"""No server ever shows an untrusted certificate, whatever happens and in whatever order."""
+"""No server ever shows an untrusted certificate, for any order of events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUBJECTS = {
 LIVES = Lives(pair=timedelta(days=30), authority=timedelta(days=240))
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
 LOOK = timedelta(minutes=10)
-"""Replicas and kubelets look at Secrets more often than this."""
+"""The longest time between two looks of a replica or kubelet at the Secrets."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Replica:
 
 @dataclass
 class Scheduler:
-    """It reads its own pair again and again, and whom it trusts when it starts."""
+    """A scheduler that rereads its own pair, but its trusted certificates only at its start."""
 
     shows: x509.Certificate | None = None
     trusts: frozenset[x509.Certificate] = frozenset()
@@ -56,14 +56,14 @@ class Scheduler:
 
 @dataclass
 class World:
-    """An API server, a clock, two replicas, a scheduler."""
+    """An API server, a clock, two replicas and a scheduler."""
 
     api: Any = field(default_factory=MemoryApi)
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     replicas: list[Replica] = field(default_factory=lambda: [Replica(), Replica()])
     scheduler: Scheduler = field(default_factory=Scheduler)
     lost: datetime = NEVER
-    """When there was last no authority that could sign."""
+    """The last time at which no authority could sign."""
 
     def __post_init__(self) -> None:
         for name in (names.AUTHORITY_SECRET, *SUBJECTS):
@@ -97,7 +97,7 @@ class World:
     def is_over(self, certificate: x509.Certificate) -> bool:
         return certificate.not_valid_after_utc <= self.now
 
-    # What happens
+    # Events.
 
     def time_passes(self, by: timedelta) -> None:
         self.now += by
@@ -156,14 +156,14 @@ class World:
         )
         self.lost = self.now
 
-    # What must hold
+    # Invariants.
 
     def check(self) -> None:
         for replica in self.replicas:
             if replica.webhook is not None and not self.is_over(replica.webhook):
                 for bundle in self.bundles():
                     assert covers(bundle, replica.webhook, self.now), "the API server trusts nobody"
-            # Where there was no authority, the successor's pairs may arrive before the trust.
+            # Without an authority, the successor's pairs may arrive before the trust in them.
             fresh = self.now - replica.looked <= LOOK < self.now - self.lost
             shown = self.scheduler.shows
             if fresh and replica.extender and shown is not None and not self.is_over(shown):
@@ -171,9 +171,9 @@ class World:
             self._check_scheduler(replica)
 
     def _check_scheduler(self, replica: Replica) -> None:
-        """It trusts what it meets, for as long as an authority is announced.
+        """Check that it trusts the certificates it meets while an authority is announced.
 
-        Unless the only authority was lost meanwhile, and the next could not be announced.
+        The exception is a lost authority whose successor could not be announced.
         """
         scheduler, shown = self.scheduler, replica.extender
         recent = self.now - scheduler.started <= LIVES.announcement
@@ -230,7 +230,7 @@ def test_what_is_shown_is_trusted_at_every_moment(events: list[tuple[Any, ...]])
 def test_where_a_leader_looks_often_enough_nothing_shown_ever_expires(
     pauses: list[timedelta], deaths: list[int | None]
 ) -> None:
-    """Authorities come and go, with a look in a third of a pair's life."""
+    """Authorities change, and the leader looks at least once in a third of a pair's life."""
     world = World()
     world.leader_works(8, None)
     world.scheduler_starts()

@@ -1,4 +1,4 @@
-"""Reading and admitting any pod ends in an answer or a named refusal."""
+"""Reading and admitting any pod ends in an answer or in a refusal that names the field."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def answer(question: Callable[[], T]) -> T | BadInput | Denied:
 def test_any_pod_is_read_as_a_spec_or_refused_by_field_value_and_expectation(
     raw: dict[str, Any], config: ClusterConfig
 ) -> None:
-    """Invariant: `read` answers None, an ask whose spec the API accepts, or BadInput."""
+    """Invariant: `read` returns None or a demand whose spec the API accepts, or raises BadInput."""
     try:
         pod = Pod.model_validate(json.loads(json.dumps(raw)))
     except ValueError:
@@ -390,7 +390,7 @@ def test_a_pod_is_read_after_others_as_it_is_alone(
 def test_a_mutated_pod_needs_no_second_mutation_passes_validation_and_reads_the_same(
     raw: dict[str, Any], config: ClusterConfig, requests: list[dict[str, Any]] | None
 ) -> None:
-    """Invariant: mutate is idempotent, and what it lets through validate lets through."""
+    """Invariant: mutate is idempotent, and validate accepts every pod that mutate accepts."""
     operations = answer(lambda: mutate_pod(raw, config, claim_of(requests)))
     if isinstance(operations, Denied):
         assert operations.code == 422
@@ -415,7 +415,7 @@ def test_a_mutated_pod_needs_no_second_mutation_passes_validation_and_reads_the_
 def test_mutation_changes_nothing_but_what_it_owns(
     raw: dict[str, Any], config: ClusterConfig, requests: list[dict[str, Any]] | None
 ) -> None:
-    """Invariant: containers keep everything but our resources and the one variable."""
+    """Invariant: containers keep everything except our resources and one variable."""
     snapshot = json.dumps(raw, sort_keys=True)
     try:
         operations = mutate_pod(raw, config, claim_of(requests))
@@ -428,7 +428,7 @@ def test_mutation_changes_nothing_but_what_it_owns(
 
 @given(raw=json_values)
 def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -> None:
-    """Invariant: webhooks answer everything; an unexpected exception would be a 500."""
+    """Invariant: webhooks answer every request; an unexpected exception would be a 500."""
     config = ClusterConfig()
     for question in (
         lambda: mutate_pod(raw, config, None),
@@ -457,7 +457,7 @@ def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -
 def test_an_ask_for_memory_is_never_taken_for_less_than_nothing_or_more_than_a_device(
     kind: str, amount: Any, config: ClusterConfig
 ) -> None:
-    """Invariant: a given gpumem is a size, counts as absent at 0, or is refused."""
+    """Invariant: a gpumem is read as a size, is ignored if it is 0, or is refused."""
     resources = {kind: {NVIDIA.resource_count_name: 1, NVIDIA.resource_memory_name: amount}}
     pod = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
     demand = answer(lambda: read(Pod.model_validate(pod), config))

@@ -1,4 +1,4 @@
-"""A few runs of the engine's campaign; `make campaign` plays as many as one likes."""
+"""A few runs of the engine's fault campaign; `make campaign` runs any number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from engine_campaign.campaign import run
 
 
-@pytest.mark.parametrize("seed", [2, 10])  # modes Extender and Gate, both with preemption
+@pytest.mark.parametrize("seed", [2, 10])  # the modes Extender and Gate, both with preemption
 def test_nothing_is_given_twice_freed_in_use_or_lost(seed: int) -> None:
     verdict = run(seed)
     assert not verdict.findings, "\n".join(verdict.trace)

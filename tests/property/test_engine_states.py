@@ -1,4 +1,4 @@
-"""Pods and claims come, go and change in every order, while answers get lost and news come late."""
+"""Pods and claims come, go and change in any order, while answers are lost and events come late."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EngineStates(WorldStates):
             return Unknown("the answer was lost")
         return super()._after(verb, name)
 
-    # Users.
+    # Actions of users.
 
     def _create(
         self,
@@ -79,7 +79,7 @@ class EngineStates(WorldStates):
     def create_a_pod_with_init_containers(
         self, name: str, mib: int, inits: list[tuple[bool, int]]
     ) -> None:
-        """Ordinary ones and sidecars, in any order."""
+        """Create a pod with ordinary init containers and sidecars in any order."""
         containers = [
             a_container(
                 f"i{number}",
@@ -141,7 +141,7 @@ class EngineStates(WorldStates):
         pod["metadata"]["annotations"].pop(ANNOTATION_CLAIM_TEMPLATE, None)
         self.api.put(PODS, pod)
 
-    # kube-scheduler.
+    # Actions of kube-scheduler.
 
     @precondition(lambda self: self._pods())
     @rule(pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
@@ -154,7 +154,7 @@ class EngineStates(WorldStates):
     @precondition(lambda self: any(p["spec"].get("nodeName") for p in self._pods()))
     @rule(pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
     def filter_of_a_bound_pod(self, pick: int, nodes: set[str]) -> None:
-        """Call Filter for a bound pod that kube-scheduler thinks unbound, in its old version."""
+        """Call Filter with an old version of a bound pod, from before it was bound."""
         cache = self.world.operator.cache
         bound = [
             pod
@@ -219,7 +219,7 @@ class EngineStates(WorldStates):
         self.world.loop.run_until_complete(start())
         self.world.turn()
 
-    # The world.
+    # Changes of the cluster.
 
     @rule()
     def init_containers_end(self) -> None:
@@ -248,7 +248,7 @@ class EngineStates(WorldStates):
         super().another_operator_leads()
         self.offers.clear()
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def no_device_is_over_capacity(self) -> None:
@@ -268,7 +268,7 @@ class EngineStates(WorldStates):
 
     @invariant()
     def what_runs_is_held(self) -> None:
-        """Init containers keep what they use while they run, and so do the others."""
+        """Init containers keep their devices while they run, and so do the other containers."""
         held = {
             claim.metadata.uid: claim.status.allocation.devices
             for claim in self.world.claims()
@@ -279,7 +279,7 @@ class EngineStates(WorldStates):
 
     @invariant()
     def only_claims_that_a_new_leader_touches_get_other_devices(self) -> None:
-        """Late writes of a former leader are therefore refused, or allocate nothing.
+        """So late writes of a former leader are refused, or allocate nothing.
 
         See docs/design/leader-and-fence.md.
         """
@@ -307,7 +307,7 @@ class EngineStates(WorldStates):
             self.world.close()
 
     def what_is_not_bound_expires(self) -> None:
-        """Stop calling Filter: after a while no pod without a node holds a device."""
+        """Stop calling Filter, and check that pods without a node lose their devices in time."""
         for _ in range(12):
             self.world.deliver(1000)
             self.world.round()
@@ -339,9 +339,9 @@ TestEngineStates = pytest.mark.timeout(300)(EngineStates.TestCase)
 
 
 class AllComesBack(ComesBack, EngineStates):
-    """Whatever is reported about any object, the leader continues, and at the end nothing is held.
+    """For any report about any object the leader continues, and in the end nothing is held.
 
-    What runs cannot be checked here: claims vanish while their pods run.
+    Running pods cannot be checked here, because their claims vanish.
     """
 
     def __init__(self) -> None:
@@ -355,10 +355,10 @@ class AllComesBack(ComesBack, EngineStates):
     only_claims_that_a_new_leader_touches_get_other_devices = no_device_is_over_capacity
 
     def what_is_not_bound_expires(self) -> None:
-        """Skipped while nodes are gone, because nothing reads or reports there."""
+        """Skip the check while nodes are gone, because no agent reports there."""
 
     def nothing_is_left(self) -> None:
-        self.world.running.clear()  # no pod is left, and some have no claim to be reported on
+        self.world.running.clear()  # no pod is left, and some claims vanished without a report
         super().nothing_is_left()
         assert kept_of_objects(self.world.operator.state) == {}
 

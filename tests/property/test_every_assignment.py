@@ -1,9 +1,9 @@
-"""A claim is refused only where no assignment of its requests to devices exists, by brute force.
+"""A claim is refused only if a search by brute force finds no assignment of requests to devices.
 
-The rules are written down here once more, and every assignment is tried: a container needs, at the
-moment it starts, room for itself beside what others and the containers that still run then have of
-the device; an init container has ended when the next one starts. What the claim has at its worst
-moment of each device, summed up over devices, must be within its namespace's quota.
+The rules are repeated here, and every assignment is tried. When a container starts, it needs room
+on the device beside other claims and the containers that still run; an init container has ended
+when the next one starts. The sum over all devices of the claim's peak use must be within the quota
+of its namespace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GIB = 1024
 
 @dataclass(frozen=True)
 class Card:
-    """A device: what it has, and what others use of it."""
+    """A device with its capacity and the use of other claims."""
 
     memory: int
     cores: int
@@ -49,7 +49,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Quota:
-    """The amounts that the claim may have; None is no limit."""
+    """The largest amounts that the claim may use; None means no limit."""
 
     memory: int | None = None
     cores: int | None = None
@@ -57,7 +57,7 @@ class Quota:
 
 
 Chosen = tuple[tuple[int, ...], ...]
-"""The devices of each request, by their places on the node."""
+"""The indexes of each request's devices on the node."""
 
 
 def assignments(cards: Sequence[Card], asks: Sequence[Ask], quota: Quota) -> Iterator[Chosen]:
@@ -88,7 +88,7 @@ def has_room(cards: Sequence[Card], asks: Sequence[Ask], before: Chosen, device:
     cores = card.used[1] + sum(each.cores for each in running)
     slots = card.used[2] + len(running)
     if any(each.cores == 100 for each in running):
-        return False  # it has the device alone
+        return False  # it has the device to itself
     alone = ask.cores == 100
     return (
         slots < card.slots
@@ -150,7 +150,7 @@ quotas = st.builds(
 
 @st.composite
 def nodes(draw: st.DrawFn) -> list[Card]:
-    """Return up to four devices of at most two kinds, some of them in use."""
+    """Draw up to four devices of at most two kinds, some of them in use."""
     kinds = draw(st.lists(cards, min_size=1, max_size=2))
     number = draw(st.integers(1, 4))
     return [replace(draw(st.sampled_from(kinds)), used=draw(uses)) for _ in range(number)]
@@ -159,7 +159,7 @@ def nodes(draw: st.DrawFn) -> list[Card]:
 def decided(
     node: Sequence[Card], wanted: Sequence[Ask], quota: Quota, policy: str
 ) -> Chosen | None:
-    """Return the placement's answer, as places on the node."""
+    """Return the answer of placement as indexes of devices on the node."""
     facts = [
         device_facts(f"GPU-{at}", index=at, memory_mib=card.memory, cores=card.cores,
                      slots=card.slots)

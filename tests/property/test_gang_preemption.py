@@ -1,8 +1,8 @@
-"""A gang preempts those whose loss costs least, all that it needs or nobody.
+"""A gang preempts the pods whose loss costs least, as many as it needs or none.
 
-Each node has one device, and each pod of the gang takes a whole one. So the nodes are independent,
-and the choice can be made by hand: free nodes first, then those where the most important pod is
-least important, then where the priorities add up to less.
+Each node has one device, and each pod of the gang takes a whole device. The nodes are therefore
+independent and the choice can be made by hand: first free nodes, then the nodes whose most
+important pod has the lowest priority, then those with the smallest sum of priorities.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Case:
     Attributes:
         nodes: The priorities of the pods on each node, none, one or two.
         count: The number of the gang's pods.
-        least: How many of them must start together.
+        least: The number of them that must start together.
     """
 
     nodes: list[list[int]]
@@ -47,7 +47,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def by_hand(case: Case) -> list[tuple[int, int]] | None:
-    """Return the costs of the nodes that are made free; None if too few can be."""
+    """Return the costs of the nodes that are freed, or None if too few can be freed."""
     free = sum(not pods for pods in case.nodes)
     costs = sorted(
         (max(pods), sum(each + _SUM for each in pods))

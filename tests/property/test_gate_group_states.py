@@ -1,9 +1,9 @@
 """Mode Gate: groups and lone pods come and go while writes fail and leaders are killed.
 
-A group is past its gates as a whole or not at all. The PATCHes that lift the gates are several
-writes, so a leader may be killed between two of them. What makes this harmless is that the claims
-of the others are written by then, so that a successor can lift the rest. What stands is read from
-the API server alone.
+A group is past its gates as a whole or not at all. Lifting the gates takes several PATCHes, so a
+leader may be killed between two of them. This does no harm because the claims of the other pods are
+already written, and a successor can lift the remaining gates. The checks read only the objects of
+the API server.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ UNLIMITED = 1 << 30
 
 
 class GateGroupStates(GateStates):
-    """A group never stays past its gates for good with fewer pods than its minimum."""
+    """Invariant: no group stays past its gates with fewer pods than its minimum."""
 
     def __init__(self) -> None:
         self.least: dict[str, int] = {}
         self.were_lifted: dict[str, set[str]] = {}  # UIDs, by group
         self.disturbed: set[str] = set()  # groups that a user changed while they had devices
-        self.writes_left = UNLIMITED  # of the leader, which is then killed
+        self.writes_left = UNLIMITED  # by the leader, which is killed afterwards
         self.refused = ""  # the pod whose claim the API server refuses
         super().__init__()
 
@@ -62,7 +62,7 @@ class GateGroupStates(GateStates):
         if uids & self._allocated():
             self.disturbed.add(_group(pod))
 
-    # Users.
+    # Actions of users.
 
     @rule(
         group=st.sampled_from(GROUPS),
@@ -75,7 +75,7 @@ class GateGroupStates(GateStates):
         """Create a group, sometimes with fewer pods than must start together."""
         if self._of(group):
             return
-        self.world.deliver(1000)  # pods of a former group of that name count until they are gone
+        self.world.deliver(1000)  # pods of a former group with this name count until they are gone
         self.least[group] = least
         self.were_lifted[group] = set()
         self.disturbed.discard(group)
@@ -128,7 +128,7 @@ class GateGroupStates(GateStates):
     def somebody_takes_a_gate_off(self, pick: int) -> None:
         self.take_the_gate_off_by_hand(pick)
 
-    # The world.
+    # Changes of the cluster.
 
     @rule(
         group=st.sampled_from(GROUPS),
@@ -145,7 +145,7 @@ class GateGroupStates(GateStates):
 
     @rule(writes=st.integers(0, 12))
     def the_leader_is_killed(self, writes: int) -> None:
-        """Kill the leader after this many more writes; its other decisions are lost."""
+        """Kill the leader after this many more writes, so that its other decisions are lost."""
         self.writes_left = writes
         self.all_goes_well()
         self.another_operator_leads()
@@ -172,9 +172,10 @@ class GateGroupStates(GateStates):
 
     @rule()
     def a_while_passes_without_faults(self) -> None:
-        """Nobody keeps devices behind a gate, and in the end no group is past its gates in part.
+        """Check that no pod keeps devices behind a gate and no group is partly past its gates.
 
-        A group whose claims cannot be written holds some until it gives up, and later tries again.
+        A group whose claims cannot be written holds devices until it gives up and tries again
+        later.
         """
         self.failures = self.losses = 0
         self.api.gate.set()
@@ -198,7 +199,7 @@ class GateGroupStates(GateStates):
         self.refused = ""
         super().teardown()
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def note_lifted(self) -> None:

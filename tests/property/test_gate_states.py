@@ -1,4 +1,4 @@
-"""Mode Gate: pods come and go while answers get lost, news come late and operators are replaced."""
+"""Mode Gate: pods come and go while answers are lost, events come late and operators change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = st.sampled_from([2048, 5120, 8192])
 
 
 class GateReplica(Replica):
-    """An operator in mode Gate, whose nodes have room for more than devices."""
+    """An operator in mode Gate whose nodes have more room than devices."""
 
     def device(self, **fields: Any) -> None:
         device = a_device(**fields)
@@ -43,24 +43,24 @@ class ChangingGateWorld(ChangingWorld, GateWorld):
 
 
 class GateStates(WorldStates):
-    """No device is over capacity; a pod past its gate keeps its devices while it exists."""
+    """Invariants: no device is over capacity, and a pod past its gate keeps its devices."""
 
     def __init__(self, world: World | None = None) -> None:
         super().__init__(world or GateWorld(DEVICES))
-        self.by_hand: set[str] = set()  # UIDs of pods whose gate a user took off
+        self.by_hand: set[str] = set()  # UIDs of pods whose gate a user removed
 
     def _pods(self) -> list[dict[str, Any]]:
         return [pod for pod in self.api.all(PODS) if pod["metadata"]["name"].startswith("pod-")]
 
     def _lifted(self) -> list[dict[str, Any]]:
-        """Return pods that kube-scheduler may bind."""
+        """Return the pods that kube-scheduler may bind."""
         return [
             pod
             for pod in self._pods()
             if not pod["spec"].get("schedulingGates") and not pod["spec"].get("nodeName")
         ]
 
-    # Users.
+    # Actions of users.
 
     @rule(name=NAMES, mib=MIB, cpu=st.sampled_from(["100m", "1", "2"]), owned=st.booleans())
     def create_a_pod(self, name: str, mib: int, cpu: str, *, owned: bool) -> None:
@@ -100,12 +100,12 @@ class GateStates(WorldStates):
         self.api.put(PODS, a_pod(name, uid=f"{self.born:08x}-{name}", node=node,
                                  containers=[container], phase="Running").to_wire())  # fmt: skip
 
-    # kube-scheduler.
+    # Actions of kube-scheduler.
 
     @precondition(lambda self: self._lifted())
     @rule(pick=PICK, fits=st.booleans())
     def kube_scheduler_has_a_pod(self, pick: int, *, fits: bool) -> None:
-        """Let kube-scheduler bind the pod where its affinity allows that, or find no room there."""
+        """Let kube-scheduler bind the pod to an allowed node, or find no room there."""
         pods = self._lifted()
         pod = copy.deepcopy(pods[pick % len(pods)])
         if fits:
@@ -116,18 +116,18 @@ class GateStates(WorldStates):
             pod["status"]["conditions"] = [refused]
         self.api.put(PODS, pod)
 
-    # The world.
+    # Changes of the cluster.
 
     @rule()
     def all_goes_well(self) -> None:
-        """Let everything succeed, so that many runs get past the gate."""
+        """Let every call succeed, so that many runs get past the gate."""
         self.api.gate.set()
         self.world.turn()
         for _ in range(4):
             self.world.deliver(100)
             self.world.round()
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def no_device_is_over_capacity(self) -> None:
@@ -146,7 +146,7 @@ class GateStates(WorldStates):
 
     @invariant()
     def a_pod_past_its_gate_has_its_devices_on_its_node(self) -> None:
-        """After the patch kube-scheduler asks no extender, so its devices must stay reserved."""
+        """After the patch kube-scheduler calls no extender, so the devices must stay reserved."""
         for pod in self._pods():
             if pod["spec"].get("schedulingGates") or pod["metadata"]["uid"] in self.by_hand:
                 continue
@@ -176,7 +176,7 @@ class GateStates(WorldStates):
 
 
 def _nodes_of(pod: dict[str, Any]) -> list[str]:
-    """Return the nodes that the pod is tied to by name; none: not tied."""
+    """Return the nodes to which the pod's affinity ties it by name; empty if it is not tied."""
     affinity = pod["spec"].get("affinity") or {}
     return [
         field["values"][0]
@@ -191,9 +191,9 @@ TestGateStates = pytest.mark.timeout(300)(GateStates.TestCase)
 
 
 class AllComesBack(ComesBack, GateStates):
-    """Whatever is reported about any object, the leader continues, and at the end nothing is held.
+    """For any report about any object the leader continues, and in the end nothing is held.
 
-    What runs cannot be checked here: claims vanish while their pods run.
+    Running pods cannot be checked here, because their claims vanish.
     """
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class AllComesBack(ComesBack, GateStates):
     a_pod_past_its_gate_has_its_devices_on_its_node = no_device_is_over_capacity
 
     def nothing_is_left(self) -> None:
-        self.world.running.clear()  # no pod is left, and some have no claim to be reported on
+        self.world.running.clear()  # no pod is left, and some claims vanished without a report
         super().nothing_is_left()
         assert kept_of_objects(self.world.operator.state) == {}
 

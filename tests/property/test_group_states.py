@@ -1,8 +1,8 @@
-"""Groups and other pods come, are tried, bound and deleted in every order, among faults.
+"""Groups and other pods are created, tried, bound and deleted in any order, with faults.
 
-kube-scheduler is played by its rules: it asks for the pods of a group in any order, forgets what it
-was answered as often as it likes, and only if enough of them found a node it binds these, all at
-once. What stands is read from the API server alone.
+The test plays kube-scheduler by its rules: it calls Filter for the pods of a group in any order,
+may drop the answers at any time, and binds pods all at once, but only if enough of them found a
+node. The checks read only the objects of the API server.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ORDER = st.permutations(range(4))
 
 
 class GroupStates(EngineStates):
-    """No group is started partially, and tentative placements are never written."""
+    """Invariants: no group starts partially, and tentative placements are never written."""
 
     def __init__(self) -> None:
         self.least: dict[str, int] = {}
-        self.were_bound: dict[str, set[str]] = {}  # pod UIDs that ever had a node, by group
-        self.shrunk: set[str] = set()  # groups of which a pod was deleted while Binds were open
+        self.were_bound: dict[str, set[str]] = {}  # UIDs of pods that ever had a node, by group
+        self.shrunk: set[str] = set()  # groups that lost a pod while Binds were in progress
         self.asked: set[str] = set()  # groups for which a Bind has ever come
-        self.open: dict[str, Any] = {}  # Binds under way, by pod UID
+        self.open: dict[str, Any] = {}  # Binds in progress, by pod UID
         super().__init__()
 
     def _before(self, verb: str, name: str) -> BaseException | None:
@@ -44,17 +44,17 @@ class GroupStates(EngineStates):
         return [pod for pod in self._pods() if _group(pod) == group]
 
     def _open(self) -> set[str]:
-        """Return the UIDs of the pods being bound: kube-scheduler does not try them again."""
+        """Return the UIDs of the pods being bound, which kube-scheduler does not try again."""
         self.open = {uid: task for uid, task in self.open.items() if not task.done()}
         return set(self.open)
 
-    # Users.
+    # Actions of users.
 
     @rule(group=st.sampled_from(GROUPS), count=st.integers(1, 4), least=st.integers(1, 4), mib=MIB)
     def create_a_group(self, group: str, count: int, least: int, mib: int) -> None:
         if self._of(group) or self._open():
             return
-        # Pods of a former group of that name count until the watch shows that they are gone.
+        # Pods of a former group with this name count until the watch reports their deletion.
         self.world.deliver(1000)
         self.least[group] = min(least, count)
         self.were_bound[group] = set()
@@ -87,11 +87,11 @@ class GroupStates(EngineStates):
     def delete_a_pod(self, pick: int) -> None:
         self.delete_a_pod_by_force(pick)
 
-    # kube-scheduler.
+    # Actions of kube-scheduler.
 
     @rule(group=st.sampled_from(GROUPS), order=ORDER, upto=st.integers(1, 4))
     def try_a_group(self, group: str, order: Sequence[int], upto: int) -> None:
-        """Try a group; kube-scheduler gives up half-way, or a plugin refuses the group."""
+        """Try a group that kube-scheduler gives up half-way, or that a plugin refuses."""
         self._simulate(group, order[:upto])
 
     @rule(group=st.sampled_from(GROUPS), order=ORDER, missing=st.booleans())
@@ -102,7 +102,7 @@ class GroupStates(EngineStates):
         )
         if not placed or len(placed) + ready < self.least[group]:
             return
-        if missing:  # of one pod the Bind never comes
+        if missing:  # one pod never gets its Bind
             placed.pop(min(placed))
         for uid, node in placed.items():
             self._start_bind(uid, node)
@@ -131,7 +131,7 @@ class GroupStates(EngineStates):
         self.world.collect_garbage()
 
     def _simulate(self, group: str, order: Sequence[int]) -> dict[str, str]:
-        """Ask for the pods that wait, in this order; return the node of each that found one."""
+        """Call Filter for the waiting pods in this order and return the nodes they found."""
         busy = self._open()
         waiting = [
             pod
@@ -171,7 +171,7 @@ class GroupStates(EngineStates):
         for group, least in self.least.items():
             self.world.operator.news.pod_group_changed(a_pod_group(group, least=least))
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def no_group_is_bound_in_part(self) -> None:

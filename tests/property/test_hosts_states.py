@@ -1,4 +1,4 @@
-"""Free CPU by node: after any history, allocatable minus the requests of the pods there."""
+"""Free CPU of a node is allocatable minus the requests of its pods, after any history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ amounts = st.sampled_from((0, 100, 2500))
 
 
 class HostsMachine(RuleBasedStateMachine):
-    """Compares with a dictionary of pods that is summed up again each time."""
+    """A comparison with a dictionary of pods that is summed up anew each time."""
 
     def __init__(self) -> None:
         super().__init__()

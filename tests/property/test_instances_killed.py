@@ -1,4 +1,4 @@
-"""MIG instances while the agent is killed between any two steps: none is lost or shared."""
+"""No MIG instance is lost or shared if the agent is killed between any two steps."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from vgpu_nodeagent.state.slots import SlotState
 CLAIMS = ("a", "b", "c")
 PLACES = [("1g.5gb", 6, 1), ("1g.5gb", 5, 1), ("3g.20gb", 4, 4), ("2g.10gb", 2, 2)]
 STEPS = 12
-"""More than making or removing two instances takes."""
+"""More steps than making or removing two instances takes."""
 
 
 FILE = Path("slots.json")
 
 
 class Killed(BaseException):
-    """The agent's process is no more."""
+    """The agent's process was killed."""
 
 
 class Fate:
-    """Counts steps, and ends the agent at one of them."""
+    """A counter of steps that kills the agent at one of them."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -52,7 +52,7 @@ class Fate:
 
 
 class MortalCheckpoint(Checkpoint):
-    """A checkpoint whose process may be killed before or after it writes; the disk is a value."""
+    """A checkpoint whose process may be killed before or after a write; the disk is a value."""
 
     def __init__(self, disk: list[bytes], fate: Fate) -> None:
         super().__init__(FILE)
@@ -68,7 +68,7 @@ class MortalCheckpoint(Checkpoint):
 
 
 class Cuts(RuleBasedStateMachine):
-    """Claims come and go, an administrator cuts too, and the agent dies at every possible step."""
+    """Claims come and go, an administrator makes instances too, and the agent dies at any step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Cuts(RuleBasedStateMachine):
         assert self.checkpoint.state.claim_instances == {}
 
     def restart(self) -> None:
-        """Start an agent that knows only what is on disk."""
+        """Start an agent that knows only the content of the disk."""
         self.checkpoint = MortalCheckpoint(self.disk, self.fate)
         self.instances = Instances(
             self.driver, self.checkpoint, Inventory(self.driver, NvidiaConfig())
@@ -104,7 +104,7 @@ class Cuts(RuleBasedStateMachine):
         return device.mig_instances
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something, and start anew if that was the agent's end."""
+        """Run an action, and start a new agent if the action ended the old one."""
         try:
             asyncio.run(work)
         except Killed:
@@ -119,7 +119,7 @@ class Cuts(RuleBasedStateMachine):
         kill=st.integers(0, STEPS),
     )
     def start(self, claim: str, places: list[Any], number: int, kill: int) -> None:
-        """Start a container of a claim; one that has an allocation keeps it."""
+        """Start a container of a claim; a claim with an allocation keeps it."""
         if claim not in self.live:
             devices = [
                 an_allocated_device(uuid=GPU_0).model_copy(
@@ -135,7 +135,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule(claim=st.sampled_from(CLAIMS), kill=st.integers(0, STEPS))
     def end(self, claim: str, kill: int) -> None:
-        """End its pod."""
+        """End the claim's pod."""
         if claim in self.live:
             _, allocation = self.live.pop(claim)
             self.fate.left = kill
@@ -143,7 +143,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule(kill=st.integers(0, STEPS))
     def sweep(self, kill: int) -> None:
-        """Find claims that are gone without an event."""
+        """Let the agent find claims that are gone without an event."""
         self.fate.left = kill
         over = filter(self.is_over, self.checkpoint.state.claim_instances.values())
         self.run(self.instances.remove_all(list(over)))
@@ -166,7 +166,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule()
     def reboot(self) -> None:
-        """Reboot the machine, which instances do not survive."""
+        """Reboot the machine; instances do not survive that."""
         self.driver.cut(GPU_0, [])
         self.foreign.clear()
         self.restart()

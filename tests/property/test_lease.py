@@ -39,7 +39,7 @@ def nothing() -> None:
 
 
 async def a_holder_and_who_waits(server: Server, time: Time) -> tuple[Candidate, Candidate]:
-    """Return two candidates at second 1: the first leads, and the second has just started."""
+    """Return two candidates at second 1: one that leads, and one that has just started."""
     a, b = a_candidate(server, time, "a"), a_candidate(server, time, "b")
     a.start()
     await time.run(until=1.0, look=nothing)
@@ -64,7 +64,7 @@ def test_a_released_lease_is_taken_at_the_next_look() -> None:
 
 def test_a_lease_is_released_even_if_a_renewal_was_under_way() -> None:
     async def story(time: Time, server: Server) -> None:
-        # The renewal at second 4 arrives; its answer is still on its way when the holder goes.
+        # The renewal at second 4 arrives; its answer is still in transit when the holder leaves.
         trips = [(0.01, 0.01, ""), (0.01, 0.01, ""), (0.1, 3.0, "")]
         a, b = a_candidate(server, time, "a", trips=trips), a_candidate(server, time, "b")
         a.start()
@@ -85,11 +85,11 @@ def test_a_successor_waits_out_the_lease_and_the_writes_of_a_holder_that_vanishe
     async def story(time: Time, server: Server) -> None:
         a, b = await a_holder_and_who_waits(server, time)
         await time.run(until=2.0, look=nothing)
-        await a.stop()  # without notice
+        await a.stop()  # without releasing the lease
         until = 1.0 + TERMS.duration_s + TERMS.write_s
         await time.run(until=until, look=nothing)
         assert not b.elector.is_leading()
-        # It saw the record just after second 1, and looks again the moment that runs out.
+        # It saw the record just after second 1, and looks again when that record runs out.
         await time.run(until=until + 0.1, look=nothing)
         assert b.elector.is_leading()
         assert server.get()["spec"]["leaseTransitions"] == 1
@@ -103,7 +103,7 @@ def test_the_budget_of_a_write_ends_with_the_lease() -> None:
         a = a_candidate(server, time, "a", trips=[(0.0, 0.0, ""), (0.5, 0.5, "")])
         a.start()
         await time.run(until=1.0, look=nothing)
-        # The lease counts from when the request was begun, not from its answer.
+        # The lease runs from the start of the request, not from its answer.
         assert a.elector.remaining_s() <= TERMS.duration_s - 1.0
         assert a.elector.is_leading(margin_s=TERMS.write_s)
         assert not a.elector.is_leading(margin_s=TERMS.duration_s)
@@ -149,7 +149,7 @@ def test_two_never_lead_at_once_and_in_the_end_one_does(
 
         a.start()
         b.start()
-        # Every script is over by then: 12 requests and 4 pauses a candidate.
+        # All scripts have ended by then: 12 requests and 4 pauses for each candidate.
         await time.run(until=500.0, look=at_most_one)
         assert a.elector.is_leading() != b.elector.is_leading()
         await a.stop()

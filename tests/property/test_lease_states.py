@@ -1,4 +1,4 @@
-"""Electors that start, crash, hand over, sleep and are cut off, in any order."""
+"""Electors start, crash, hand over, sleep and are cut off in any order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Electors(RuleBasedStateMachine):
     """At most one leads at any moment, a successor only after its predecessor's writes, and once
     everything works, one does.
 
-    The plain model is one line: until when, in true time, each process may lead.
+    The model has one value for each process: the true time until which it may lead.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Electors(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.time, self.server = Time(), Server()
         self.alive: dict[str, Candidate] = {}
-        self.may_lead_until: dict[str, float] = {}  # of those that did not hand over
+        self.may_lead_until: dict[str, float] = {}  # of the processes that did not hand over
         self.leader = ""
         self.born = 0
 
@@ -45,7 +45,7 @@ class Electors(RuleBasedStateMachine):
         self.loop.run_until_complete(work)
 
     def _look(self) -> None:
-        """Called after every moment at which anything ran."""
+        """Check the invariants; called after every moment at which anything ran."""
         leading = [name for name, each in self.alive.items() if each.elector.is_leading()]
         assert len(leading) <= 1, leading
         for name in leading:
@@ -91,7 +91,7 @@ class Electors(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(pick=RUNNING)
     def one_crashes(self, pick: int) -> None:
-        """Crash one: it does nothing more, but its requests are still on their way."""
+        """Crash an elector: it does nothing more, but its requests are still in transit."""
         name, each = self._pick(pick)
         each.crash()
         del self.alive[name]
@@ -121,7 +121,7 @@ class Electors(RuleBasedStateMachine):
         self._pick(pick)[1].pauses.append(seconds)
 
     def teardown(self) -> None:
-        """Let everything behave from now on."""
+        """Let network and processes behave, and check that one elector leads."""
         try:
             for each in self.alive.values():
                 each.line.trips.clear()

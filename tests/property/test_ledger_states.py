@@ -1,7 +1,7 @@
 """The ledger against an API server whose events come late, twice and out of order.
 
-A small model of the server keeps the truth: objects with versions, writes that land only on the
-version they were decided on, and whose answers may be lost. The ledger sees what is delivered.
+A small model of the server keeps the truth: objects with versions, and writes that succeed only on
+the version they were based on and whose answers may be lost. The ledger sees delivered events only.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ Wanted: TypeAlias = list[tuple[str, int, str, int]]
 
 @dataclass
 class Write:
-    """A status write under way: lands only where the object still has version `base`.
+    """A status write in progress, which succeeds only if the object still has version `base`.
 
-    `replaces` is the allocation that stood there when it was decided.
+    `replaces` is the allocation at the time of the decision.
     """
 
     assumption: Assumption
@@ -76,11 +76,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.events: list[tuple[str, VGPUClaim]] = []
         self.delivered = 0
         self.writes: list[Write] = []
-        # The plain model: the newest version delivered of each name, who is gone, what is assumed.
+        # The model: the newest delivered versions, deleted objects, assumed allocations.
         self.told: dict[str, VGPUClaim] = {}
         self.gone: set[str] = set()
         self.assumed: dict[int, tuple[str, VGPUClaim]] = {}
-        # Of each shape and node where it had no room: up to which release of devices.
+        # For each shape and node without room for it: the last release of devices that it saw.
         self.no_room: dict[tuple[int, str], int] = {}
 
     @initialize(wanted=st.tuples(*(requests for _ in NAMES)))
@@ -109,7 +109,7 @@ class LedgerMachine(RuleBasedStateMachine):
             )
         )
 
-    # The server.
+    # Actions of the server.
 
     def _put(self, claim: VGPUClaim) -> VGPUClaim:
         self.version += 1
@@ -138,7 +138,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.events.append(("DELETED", self.server.pop(name)))
         self._create(name, wanted)
 
-    # The watch.
+    # Events of the watch.
 
     @rule(count=st.integers(1, 4))
     def the_watch_delivers(self, count) -> None:
@@ -222,7 +222,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self._land(write, finalizer=what == "finalizer")
 
     def _land(self, write: Write, *, finalizer: bool) -> None:
-        """Land a write; one that was decided on an older version is retried if that is allowed."""
+        """Apply a write, and retry one that is based on an older version if that is allowed."""
         claim = self.server[write.name]
         standing = claim.status.allocation
         if claim.metadata.uid != write.uid or standing not in (None, write.replaces):
@@ -236,7 +236,7 @@ class LedgerMachine(RuleBasedStateMachine):
             write.answer = self._put(with_allocation(claim, write.allocation))
 
     def _answer(self, write: Write, *, lost: bool) -> None:
-        """An answer that was lost is made up for by reading the object."""
+        """Deliver the answer of a write; if it was lost, the object is read instead."""
         self.writes.remove(write)
         self.assumed.pop(write.assumption.number, None)
         shown = self.server[write.name] if lost else write.answer

@@ -1,4 +1,4 @@
-"""Pods whose class and policy decide who shares a device go where a plain model puts them."""
+"""Pods with a class and a policy for sharing devices are placed as by a plain model."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ CLASS, POLICY = "metax-tech.com/sgpu-app-class", "metax-tech.com/sgpu-qos-policy
 LINKS = "metax-tech.com/sgpu-topology-aware"
 NODES = ("hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy")
 GIB = 16
-"""Memory of each device."""
+"""The memory of each device in GiB."""
 
 
 @dataclass
 class ADevice:
-    """A device of the model: what it is, and which containers it serves."""
+    """A device of the model with the containers that it serves."""
 
     id: str
     index: int
     slots: int
     zone: int
     held: list[tuple[str, str, int, int]] = field(default_factory=list)
-    """Class, policy (empty: any), Gi and percent."""
+    """A container's class, policy (empty: any), Gi and percent."""
 
     def of(self, app_class: str) -> int:
         return sum(held[0] == app_class for held in self.held)
@@ -55,7 +55,7 @@ class ADevice:
         return sum(held[3] for held in self.held)
 
     def takes(self, app_class: str, policy: str, gib: int, cores: int) -> bool:
-        """True if the device passes HAMi's checks, in HAMi's order."""
+        """Return True if the device passes HAMi's checks, made in HAMi's order."""
         classed = self.of("online") + self.of("offline") > 0
         if self.held and classed != (app_class != ""):
             return False
@@ -85,7 +85,7 @@ class ANode:
     devices: list[ADevice]
 
     def plan(self, pod: APod) -> list[list[ADevice]] | None:
-        """Return the devices that each container would get, without changing them."""
+        """Return the devices that each container would get, and change nothing."""
         given: list[list[ADevice]] = []
         for count, gib, cores in pod.containers:
             cores = 0 if pod.app_class == "online" else cores
@@ -111,7 +111,7 @@ class ANode:
         return given if is_whole else None
 
     def key(self, pod: APod, given: list[list[ADevice]]) -> float:
-        """Return the sort key; the smallest is the best."""
+        """Return the sort key of a device; the smallest key is the best."""
         slots = sum(device.slots for device in self.devices)
         held = sum(len(device.held) for device in self.devices)
         cores = sum(device.cores for device in self.devices)
@@ -142,7 +142,7 @@ class ANode:
 
 @dataclass
 class APod:
-    """A pod of the model; containers have a number of devices, Gi (0: all) and percent."""
+    """A pod of the model, whose containers have a number of devices, Gi (0: all) and percent."""
 
     app_class: str
     policy: str
@@ -189,7 +189,7 @@ def _fewest_online(device: ADevice) -> tuple[bool, int, int]:
 
 
 def _by_zones(devices: list[ADevice], wanted: list[ADevice], count: int) -> list[ADevice]:
-    """Return devices of few zones; one that is alone in its zone on its node has none."""
+    """Return devices of few zones; a device that is alone in its zone on its node has no zone."""
     if len(wanted) <= count:
         return wanted
     zones = [device.zone for device in devices]
@@ -212,7 +212,7 @@ def _links(devices: list[ADevice]) -> int:
 
 
 def raw_node(node: ANode) -> Node:
-    """Return the node as its plugin registers it, with a policy that nothing reads."""
+    """Return the node as its plugin registers it, with a policy that no program reads."""
     register = [
         {
             "uuid": device.id,
@@ -246,7 +246,7 @@ def raw_pod(pod: APod) -> Pod:
     containers = []
     for at, (count, gib, cores) in enumerate(pod.containers):
         limits: dict[str, str | int] = {COUNT: count, MEMORY: gib}
-        if cores != 100:  # which is the default
+        if cores != 100:  # the default policy
             limits[CORES] = cores
         containers.append(a_container(f"c{at}", limits=limits))
     return a_pod(annotations=said, containers=containers)
@@ -290,7 +290,7 @@ def some_pod(chance: Random) -> APod:
 
 
 def some_steps(chance: Random) -> Iterator[APod | int]:
-    """Return pods to create, each with the number of its step, and numbers of pods that end."""
+    """Yield pods to create, and the step numbers of pods that end."""
     for number in range(40):
         yield chance.randrange(number) if number and chance.random() < 0.25 else some_pod(chance)
 

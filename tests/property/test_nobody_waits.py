@@ -1,4 +1,4 @@
-"""In virtual time: a pod that could run does not wait, and large requests do not starve."""
+"""In virtual time, no pod that could run waits, and no large request starves."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEVICES = {"GPU-0": ("node-1", MIB), "GPU-1": ("node-1", MIB), "GPU-2": ("node-2
 NORMAL: dict[str, Any] = {}
 ODD: list[dict[str, Any]] = [
     {"vetoed": True},
-    {"vetoed": True, "volume": True},  # which is never provisioned
+    {"vetoed": True, "volume": True},  # a volume that is never provisioned
     {"volume": True},
     {"foreign": True},
     {"nodes": frozenset()},  # CPU, a resource or a volume that no node has
     {"nodes": frozenset({"node-1"})},
-    {"nodes": frozenset({"node-2"}), "is_pinned": True},  # of a DaemonSet
+    {"nodes": frozenset({"node-2"}), "is_pinned": True},  # a pod of a DaemonSet
 ]
 PODS = st.tuples(
     st.just("pod"),
@@ -62,7 +62,7 @@ STEPS = st.lists(
 )
 
 SEEDS = st.integers(0, 1000)
-"""The seeds that decide where the engine's slices end, so that runs interleave differently."""
+"""Seeds that decide when the engine's time slices end, so that runs interleave differently."""
 
 
 async def step(cluster: VirtualCluster, what: str, how: Any) -> None:
@@ -87,13 +87,13 @@ PASSED_OVER = [
     ("cordoned", "GPU-0"), ("wait", 0.1), ("unschedulable", "node-1"), ("wait", 6.0),
     ("healthy", "GPU-2"),
 ]  # fmt: skip
-"""It gets devices on a node that closes before kube-scheduler looks; then the other has room."""
+"""A pod gets devices on a node that closes before kube-scheduler looks; then another has room."""
 
 
 @example(steps=PASSED_OVER, seed=0)
 @given(steps=STEPS, seed=SEEDS)
 def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_room(steps, seed):
-    """This holds although kube-scheduler does not see what makes room, and backs off."""
+    """This holds although kube-scheduler backs off and does not see the event that makes room."""
 
     async def play(cluster: VirtualCluster) -> None:
         for what, how in steps:
@@ -142,7 +142,7 @@ LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=
 
 
 @settings(max_examples=fewer_examples(20))
-@example(large=[(1, 8192)], lives=[3.0], seed=1)  # another's place taken while it backed off
+@example(large=[(1, 8192)], lives=[3.0], seed=1)  # another pod took the place while it backed off
 @given(
     large=st.lists(
         st.tuples(st.integers(1, 2), st.sampled_from([8192, MIB])), min_size=1, max_size=3
@@ -151,7 +151,7 @@ LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=
     seed=SEEDS,
 )
 def test_a_large_request_is_served_though_small_ones_come_without_end(large, lives, seed):
-    """Serve each within the time that it takes to notice it and to free its devices."""
+    """Each is served within the time that noticing it and freeing its devices takes."""
     turn_s = WAITS_FOR_S + DRAINS_IN_S + 5.0
     served = beside_a_stream(
         large,
@@ -164,5 +164,5 @@ def test_a_large_request_is_served_though_small_ones_come_without_end(large, liv
 
 
 def test_without_held_devices_the_stream_would_starve_it():
-    """This shows that the test above can fail."""
+    """The test above can fail."""
     assert beside_a_stream([(2, MIB)], [3.0, 5.0], starvation_after_s=0, for_s=60) == [None]

@@ -1,4 +1,4 @@
-"""Numbered cores are never allocated twice, whatever comes and goes."""
+"""Numbered cores are never allocated twice, whichever pods come and go."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def a_neuron_node(instance_type: str) -> Node:
 
 
 def of_containers(amounts: list[dict[str, str | int]], *, init: int) -> Pod:
-    """Return a pod with this many init containers and at least one other container."""
+    """Return a pod with this number of init containers and at least one other container."""
     made = [a_container(f"c{at}", limits=limits) for at, limits in enumerate(amounts)]
     init = min(init, len(made) - 1)
     return a_pod(containers=made[init:], init_containers=made[:init])

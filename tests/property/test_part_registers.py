@@ -1,4 +1,4 @@
-"""For any parts that a node registers, its devices are published with them or refused by name."""
+"""For any registered parts, a node's devices are published with the parts or refused by name."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def registering(written: str, name: str = "node-1", version: int = 1) -> Node:
 
 
 def read(node: Node) -> tuple[RegisteredDevice, ...] | BadInput:
-    """Return its devices, or the refusal to read them; any other exception is a crash."""
+    """Return the node's devices or the error of reading them; any other exception is a crash."""
     try:
         return devices_of(a_kind(), node)
     except BadInput as error:
@@ -123,7 +123,7 @@ GOOD = json.dumps({"devices": [{"index": "0", "capacity": 6}], "profiles": {"6g.
 @example(GOOD, GOOD.replace("6g.48gb", "3g.24gb"))
 @example(GOOD, "{}")
 def test_a_node_has_devices_with_the_parts_that_it_registers_now(first: str, second: str) -> None:
-    """This holds whatever it registered before; errors name what cannot be read."""
+    """This holds for any earlier register, and errors name the value that cannot be read."""
     world, kind = World(CONFIG), a_kind()
     world.observe(registering(GOOD, "node-2"))
     for version, written in enumerate((first, second), start=1):

@@ -1,4 +1,4 @@
-"""Pods that request parts of devices get those of a plain model; no device is overcommitted."""
+"""Pods that request parts of devices get the parts of a plain model, and none is overcommitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETS = (
 
 @dataclass
 class ADevice:
-    """A device of the model: its parts, each with size and GiB, and the allocated parts."""
+    """A device of the model with its kinds of parts (size and GiB) and its allocated parts."""
 
     id: str
     parts: list[tuple[int, int]]
@@ -45,7 +45,7 @@ class ADevice:
         return -(-100 * size // self.largest)
 
     def meant(self, wanted: tuple[int, int, int]) -> tuple[int, int] | None:
-        """Return the part that a size, or memory and compute, mean there. Source: HAMi v2.10.0."""
+        """Return the part that a size, or memory and compute, selects. Source: HAMi v2.10.0."""
         size, memory, percent = wanted
         parts = sorted(self.parts)
         if size:
@@ -96,7 +96,7 @@ def raw_node(name: str, devices: list[ADevice]) -> Node:
 
 
 def a_wish(chance: Random) -> tuple[int, int, int]:
-    """Return a size, or memory and compute."""
+    """Draw a size, or memory and compute."""
     if chance.random() < 0.5:
         return chance.choice((1, 1, 1, 2, 3, 4, 5, 6, 7)), 0, 0
     return (
@@ -115,7 +115,7 @@ def raw_pod(wishes: list[tuple[int, int, int]], policy: str) -> Pod:
 
 
 def fits(devices: list[ADevice], wishes: list[tuple[int, int, int]]) -> bool:
-    """Return True if one node serves all containers, each on some device, one after the other."""
+    """Return True if the node serves all containers in turn, each on some device."""
     if not wishes:
         return True
     for device in devices:

@@ -1,4 +1,4 @@
-"""The engine's answers are those of the plain full scan, whatever came before."""
+"""Placement gives the same answers as the plain full scan, after any history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POLICIES = (
 NODES = ("node-0", "node-1", "node-2", "node-3")
 REASONS = {"NodeNotReady": {"ready": False}, "NodeUnschedulable": {"schedulable": False}}
 
-# What an A30 offers (four slices), and a part of what an A100 does (eight).
+# The profiles of an A30 (four slices), and some profiles of an A100 (eight).
 GEOMETRIES = (
     (),
     a_geometry(("1g.6gb", 5952, 25, 1, (0, 1, 2, 3)), ("2g.12gb", 12_032, 50, 2, (0, 2))),
@@ -84,7 +84,7 @@ sizes = st.one_of(
 
 @st.composite
 def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
-    """Draw the links that devices report to each other, which do not always agree."""
+    """Draw the links that devices report to each other; two reports may disagree."""
     said: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
     for at, one in enumerate(uuids):
         for other in uuids[at + 1 :]:
@@ -97,7 +97,7 @@ def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
 
 @st.composite
 def devices_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
-    """Draw devices of few kinds, as on a real node: ties only occur among equal devices."""
+    """Draw devices of few kinds, as on a real node, because only equal devices make ties."""
     kinds = draw(st.lists(facts, min_size=1, max_size=2))
     numas = draw(st.lists(st.sampled_from((-1, 0, 0, 1)), max_size=most))
     found = [{**draw(st.sampled_from(kinds)), "numa": numa} for numa in numas]
@@ -111,7 +111,7 @@ def devices_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
 
 @st.composite
 def amounts(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw the amount of a kind of device: memory and cores, or a MIG profile."""
+    """Draw the amount of a request: memory and cores, or a MIG profile."""
     mode = draw(st.sampled_from(("Any", "Any", "Any", "Shared", "MIG")))
     named = (None, "any", "1g.5gb", "2g.10gb")
     profile = draw(st.sampled_from(named)) if mode == "MIG" else None
@@ -237,7 +237,7 @@ def test_a_decision_is_that_of_the_plain_scan(fleet, ask):
     st.sampled_from(((0, 256), (0, 1), (16, 256))),
 )
 def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidates, limits):
-    """They are found however few there are or how far down the list."""
+    """Candidates are found even if they are few or far down the list."""
     few, far = limits
     with mock.patch.multiple(best_node, _FEW=few, _FAR=far):
         plan = place(columns_of(fleet), ask, sorted(candidates))
@@ -252,7 +252,7 @@ def test_a_quota_is_kept_as_the_plain_scan_keeps_it(fleet, ask, left):
 
 @st.composite
 def histories(draw: st.DrawFn):
-    """A fleet, and changes to it with asks between."""
+    """Draw a fleet and a list of changes to it, with requests between them."""
     steps = st.one_of(
         st.tuples(st.just("use"), st.sampled_from(NODES), st.integers(0, 2), uses),
         st.tuples(st.just("card"), st.sampled_from(NODES), st.integers(0, 2), facts),
@@ -266,7 +266,7 @@ def histories(draw: st.DrawFn):
 
 @given(histories(), st.sampled_from((4, 1 << 18)), st.sampled_from(((1, 0), (2, 3), (512, 4096))))
 def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, heap):
-    """After any history the live columns answer as new ones, and as the plain scan."""
+    """After any history the live columns give the answers of new columns and of the plain scan."""
     best, long = heap
     fleet, classes, steps = history
     live = columns_of(fleet)
@@ -297,7 +297,7 @@ def test_what_was_remembered_never_changes_an_answer_of_the_search(history):
 
 
 def changed(fleet: plain.Fleet, live: Fleet, step) -> plain.Fleet:
-    """Apply one change to both."""
+    """Apply one change to the columns and to the fleet."""
     kind, node, at, value = step
     devices = {device.uuid: device for devices in fleet.devices.values() for device in devices}
     used, unwilling, cpu = dict(fleet.used), dict(fleet.unwilling), dict(fleet.cpu)

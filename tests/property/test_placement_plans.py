@@ -1,4 +1,4 @@
-"""Rules that hold for every decision, whatever the fleet and the request."""
+"""Rules that hold for every decision, for any fleet and any request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ devices_of_a_node = st.lists(
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[DeviceFacts], dict[str, Use]]:
-    """Return devices of up to four nodes and what is used of them."""
+    """Draw devices of up to four nodes and the use of each."""
     devices: list[DeviceFacts] = []
     used: dict[str, Use] = {}
     for number, facts in enumerate(draw(st.lists(devices_of_a_node, max_size=4))):
@@ -110,7 +110,7 @@ def test_equal_inputs_give_the_same_plan_in_whatever_order_they_came(data, fleet
 
 @given(fleets(), asks())
 def test_a_grant_keeps_every_device_within_its_capacity(fleet, ask):
-    """Σ of what was used and the claim's effective use ≤ slots, cores and memory of each device."""
+    """The use before plus the claim's effective use is within slots, cores and memory."""
     devices, used = fleet
     plan = place(some_columns(*devices, used=used), ask)
     if plan.refused:
@@ -148,7 +148,7 @@ def check_shape(plan: Plan, ask: Demand, by_uuid: dict[str, DeviceFacts]) -> Non
     )
 )
 def test_no_instance_lies_on_another_and_all_have_a_place_that_their_profile_has(comings):
-    """This holds whatever was allocated before and whatever of it was released again."""
+    """This holds after any sequence of allocations and releases."""
     devices = [
         device_facts(f"GPU-{n}", index=n, mode="MIG", memory_mib=40_960, profiles=A100)
         for n in (0, 1)
@@ -186,7 +186,7 @@ def lying_on(grant: Grant) -> range:
 
 
 def effective(plan: Plan, uuid: str, ask: Demand) -> Use:
-    """Return the claim's use of a device, computed moment by moment."""
+    """Return the largest use that the claim makes of a device at any moment."""
     grants = {grant.request: grant for grant in plan.grants if grant.uuid == uuid}
     moments = [[]]
     for turn, request in enumerate(ask.requests):
@@ -200,7 +200,7 @@ def effective(plan: Plan, uuid: str, ask: Demand) -> Use:
 
 
 class KeptShares:
-    """Shares that are kept from every claim."""
+    """Fixed shares that are kept from every claim."""
 
     def __init__(self, columns: Fleet, uses: Mapping[str, Use]) -> None:
         numbers = {uuid: number for number, uuid in enumerate(columns.uuid)}

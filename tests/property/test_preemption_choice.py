@@ -1,9 +1,10 @@
-"""Own preemption against a choice made by hand: who makes way, on which node, and when.
+"""Own preemption selects the same victims, node and moment as a choice made by hand.
 
-The oracle reads pods and claims as the API server has them, and counts room by hand. It follows
-kube-scheduler's documented rules: on one node pods stay, the most important first, for as long as
-the waiting pod still fits; of the nodes, the one is best where the most important victim is least
-important, then where the priorities add up to less, then where that victim runs for less long.
+The oracle reads pods and claims from the API server and counts room by hand. It follows
+kube-scheduler's documented rules. On a node, pods stay in order of importance as long as the
+waiting pod still fits. The best node is the one whose most important victim has the lowest
+priority, then the one with the smallest sum of priorities, then the one whose most important victim
+started last.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from vgpu_operator.engine.scheduling.reservation import Reservation
 
 MOST_PODS_OF_A_NODE = 6
 UNLIMITED = 30
-"""More evictions a minute than there are pods."""
+"""A limit of evictions a minute above the number of pods."""
 
 
 @dataclass(frozen=True)
 class Low:
-    """A pod that runs, or would if there was room for it on its node."""
+    """A pod that runs if there is room for it on its node."""
 
     node: int
     ask: Ask
@@ -51,7 +52,7 @@ class Case:
         lows: The pods that run.
         ask: The waiting pod's request.
         priority: Its priority.
-        allowed: How many guarded pods a disruption budget lets go.
+        allowed: The number of guarded pods that a disruption budget allows to evict.
         per_minute: The limit of evictions.
     """
 
@@ -84,7 +85,7 @@ cases = st.builds(
 
 @dataclass
 class Oracle:
-    """The choice by hand.
+    """The choice made by hand.
 
     Attributes:
         devices: The UUIDs of each node's devices.
@@ -104,9 +105,9 @@ class Oracle:
         return has_room(self.case.ask, self.devices[node], self.claims, uids)
 
     def candidates(self, node: str) -> list[Object]:
-        """Return the pods of a node that may go, the most important first.
+        """Return the pods of a node that may be evicted, the most important first.
 
-        What the budget allows is used up by the more important ones.
+        The more important pods use up the disruption budget first.
         """
         below = [
             pod
@@ -121,7 +122,7 @@ class Oracle:
         return found
 
     def somebody_could_help(self) -> bool:
-        """Return True if the end of any set of candidates of one node would make room."""
+        """Return True if evicting some candidates of one node would make room."""
         return any(
             self.fits(node, some)
             for node in self.devices
@@ -131,7 +132,7 @@ class Oracle:
         )
 
     def victims(self) -> list[Object]:
-        """Return who has to go; nobody if nobody's end makes room."""
+        """Return the pods to evict; empty if no evictions make room."""
         found = [victims for node in self.devices if (victims := self._of_node(node))]
         return min(found, key=_cost, default=[])
 
@@ -166,7 +167,7 @@ def _cost(victims: list[Object]) -> tuple[int, int, int]:
 
 @dataclass
 class Cluster:
-    """A replica with preemption, its devices and pods."""
+    """A replica with preemption enabled, with its devices and pods."""
 
     case: Case
     devices: dict[str, list[str]] = field(init=False)
@@ -194,7 +195,7 @@ class Cluster:
         self.replica.engine.observe(events.BudgetsListed())
 
     async def run_pods(self) -> Oracle:
-        """Run the pods that fit, and return the oracle for what runs then."""
+        """Run the pods that fit, and return the oracle for the running pods."""
         for number, low in enumerate(self.case.lows):
             node = f"node-{low.node % len(self.case.fleet)}"
             if sum(pod["spec"]["nodeName"] == node for pod in self._pods()) < MOST_PODS_OF_A_NODE:
@@ -243,7 +244,7 @@ class Cluster:
                     self.replica.news.pod_changed(Pod.model_validate(pod))
 
     async def ends(self, name: str) -> None:
-        """End a pod: the agent has released its devices, and the pod is gone."""
+        """End a pod: the agent releases its devices, and the pod is deleted."""
         (claim,) = (
             claim
             for claim in self.claims()
@@ -255,7 +256,7 @@ class Cluster:
         await self.replica.bound()
 
     def node_given_to(self, name: str) -> str:
-        """Return the node on which a pod's claim has devices; empty if it has none."""
+        """Return the node of the devices of a pod's claim; empty if it has none."""
         return next(
             (
                 claim["status"]["allocation"]["nodeName"]

@@ -1,6 +1,6 @@
-"""The verb preempt against a count by hand: is there room once the victims are gone?
+"""The verb preempt keeps a node exactly if a count by hand finds room without the victims.
 
-The count reads the claims as the API server has them.
+The count reads the claims from the API server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reflector against a model of an API server whose streams do everything streams do."""
+"""The reflector is correct with a model of an API server whose streams have every known fault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAST = "last"
 
 
 class ModelApi:
-    """The truth, its history, and one fault for each of the next lists and streams."""
+    """The true objects, their history, and one fault for each of the next lists and streams."""
 
     def __init__(self) -> None:
         self.version = 100
@@ -30,11 +30,13 @@ class ModelApi:
         self.history: list[tuple[int, str, dict[str, Any]]] = []
         self.compacted = 0
         self.list_faults: list[str] = []
-        self.stream_faults: list[tuple[str, int]] = []  # after how many events, of a new stream
-        self.cut = ""  # befalls the open stream before its next event
+        self.stream_faults: list[
+            tuple[str, int]
+        ] = []  # the number of events after which a new stream fails
+        self.cut = ""  # happens to the open stream before its next event
         self.changed = asyncio.Event()
         self.uids = 0
-        self.lag = 0  # how many versions the server's cache is behind, at most
+        self.lag = 0  # the largest number of versions by which the server's cache is behind
         self.quorum_reads = 0
         self.backup: tuple[int, dict[str, dict[str, Any]]] = (self.version, {})
         self.restores = 0
@@ -111,13 +113,13 @@ class ModelApi:
                     raise ServerError("model", status=503)
                 case "slow":
                     answer = Listing(list(self.truth.values()), str(self.version))
-                    for _ in range(20):  # what happens now is not in the answer
+                    for _ in range(20):  # the answer does not have later changes
                         await asyncio.sleep(0)
                     return answer
         return Listing(list(self.truth.values()), str(self.version))
 
     def _cached(self, least: int) -> Listing:
-        """Return the list as the server's cache has it, which may be behind."""
+        """Return the list from the server's cache, which may be behind."""
         if self.list_faults and self.list_faults[-1] in ("unreachable", "busy"):
             self.list_faults.pop()
             raise ServerError("model: too large resource version", status=504)
@@ -125,7 +127,7 @@ class ModelApi:
         if version > self.version:
             raise ServerError("model: too large resource version", status=504)
         if version < self.compacted and self.restores:
-            version = self.version  # the server's cache begins with what was restored
+            version = self.version  # the server's cache starts with the restored objects
         known: dict[str, dict[str, Any]] = {}
         for at, kind, obj in sorted(self.history, key=lambda each: each[0]):
             if at > version:
@@ -175,7 +177,7 @@ class ModelApi:
             await self.changed.wait()
 
     def _fail(self, fault: str) -> None:
-        if fault in ("break", "freeze"):  # both lose what comes next, the second one silently
+        if fault in ("break", "freeze"):  # both lose the next events, the second one silently
             raise StreamBroken("model")
         if fault == "gone":
             raise Gone("model", status=410)
@@ -187,7 +189,7 @@ class View:
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}
         self.versions: dict[str, int] = {}
-        self.ends: list[bool] = []  # of each deletion, whether the stream delivered it
+        self.ends: list[bool] = []  # for each deletion, True if the stream delivered it
 
     def added(self, obj: dict[str, Any]) -> None:
         assert obj["metadata"]["name"] not in self.objects
@@ -255,7 +257,7 @@ steps = st.lists(
 
 
 def reached(reaching: Awaitable[None], api: ModelApi, view: View) -> Awaitable[None]:
-    """Every earlier write is known once the reflector has reached that version."""
+    """Check that the view has every earlier write once the reflector has reached that version."""
     version = api.version
     there = {name: int(obj["metadata"]["resourceVersion"]) for name, obj in api.truth.items()}
     restores = api.restores
@@ -263,7 +265,7 @@ def reached(reaching: Awaitable[None], api: ModelApi, view: View) -> Awaitable[N
     async def look() -> None:
         await reaching
         if api.restores > restores:
-            return  # what was written before may never have been
+            return  # earlier writes may be undone
         later = [(kind, obj) for at, kind, obj in api.history if at > version]
         deleted = {obj["metadata"]["name"] for kind, obj in later if kind == "DELETED"}
         for name in NAMES:
@@ -350,7 +352,7 @@ def test_an_object_deleted_in_a_gap_is_told_as_deleted(fault: str) -> None:
     api, view = asyncio.run(watched_through(script))
     assert view.objects == the_truth(api)
     assert "a" not in view.objects
-    assert view.ends == [False]  # what else happened to it in the gap is unknown
+    assert view.ends == [False]  # other changes of the object in the gap are unknown
 
 
 def test_an_object_whose_deletion_the_stream_tells_was_seen_to_the_end() -> None:
@@ -409,7 +411,7 @@ def test_a_restore_whose_versions_were_raised_ends_it_where_the_objects_contradi
 
 
 def test_what_a_restore_lost_is_told_as_deleted() -> None:
-    """No list distinguishes it from a deleted object, and either way it no longer exists."""
+    """A list cannot tell a lost object from a deleted one, and neither exists any more."""
     script = [("back up",), ("create", "a", True), ("run", 30), ("restore", 1_000), ("run", 30)]
     api, view = asyncio.run(watched_through(script))
     assert view.objects == the_truth(api)

@@ -163,7 +163,7 @@ WAITS: dict[str, Any] = {
         "containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 2}}}],
     },
 }
-"""A pod that does not fit beside what runs."""
+"""A pod that does not fit beside the running pods."""
 NAMES_A_CLAIM = {
     "kind": "Pod",
     "metadata": {"name": "n", "annotations": {"vgpu.dev/claim": "c", "vgpu.dev/slots-added": "m"}},
@@ -179,7 +179,7 @@ Where = tuple[int | str, ...]
 
 
 def places(document: Any, where: Where = ()) -> list[Where]:
-    """Return the path of every value in it but of itself."""
+    """Yield the path of every value inside a document."""
     held: Any = {}
     if isinstance(document, dict):
         held = document
@@ -199,7 +199,7 @@ def holder(document: Any, where: Where) -> Any:
 
 @st.composite
 def spoilt(draw: st.DrawFn, document: Any) -> Any:
-    """Return the document with up to three slips."""
+    """Return the document with up to three errors in it."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
         found = places(document)
@@ -233,7 +233,7 @@ def no_number(word: str) -> Any:
 
 
 def check(*arguments: str, pod_file: Path) -> None:
-    """An answer in JSON, or status 2 and one line that names a file."""
+    """Check that the output is JSON, or that status 2 comes with one line that names a file."""
     status, out, error = run("-o", "json", *arguments)
     if status == 0:
         assert error == ""

@@ -1,4 +1,4 @@
-"""Asking changes nothing: neither what is known of the cluster nor what is answered next."""
+"""A question changes neither the known state of the cluster nor the next answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots as a state machine: whatever kubelet, agent and chance do, nothing is granted twice."""
+"""Slots as a state machine: no sequence of actions of kubelet and agent grants anything twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Slots(RuleBasedStateMachine):
         self.owner_ever: dict[str, str] = {}
         self.names_ever: set[str] = set()
         self.nonce = 0
-        # The plain model: claim → what it may use, and which allocation of it that is.
+        # The model: the use that a claim is granted, and the id of its allocation.
         self.open: dict[str, dict[str, Use]] = {}
         self.allocation: dict[str, str] = {}
 
@@ -58,7 +58,7 @@ class Slots(RuleBasedStateMachine):
     @precondition(lambda self: self.state.slot_allocations)
     @rule(data=st.data(), claim=st.sampled_from(CLAIMS), use=USES, time=st.integers(0, 1))
     def grant(self, data: st.DataObject, claim: str, use: dict[str, Use], time: int) -> None:
-        """A container of a pod that runs already may find its claim decided anew, or made again."""
+        """Grant a slot to a container; the claim of a running pod may be decided or made anew."""
         slot_allocation = data.draw(st.sampled_from(sorted(self.state.slot_allocations)))
         pod = claim.rpartition("-of-")[2]
         claim_allocation = ClaimAllocation(claim, "ns", "c", str(time), pod, pod, use)
@@ -80,7 +80,7 @@ class Slots(RuleBasedStateMachine):
         assert owner == pod, f"{slot_allocation} was granted to {owner} and to {pod}"
 
     def _with_what_runs(self, claim: str, allocation: str, use: dict[str, Use]) -> dict[str, Use]:
-        """Return the use of a grant: no less than the pod's other allocations, which it ends."""
+        """Return the use of a grant, at least that of the allocations which it ends."""
         pod = claim.rpartition("-of-")[2]
         former = [
             other
@@ -109,7 +109,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(claim=st.sampled_from(CLAIMS))
     def init_containers_end(self, claim: str) -> None:
-        """End them: half of the use remains, and none of a claim that is closed or unknown."""
+        """End the init containers: half of the use remains, none if the claim is closed."""
         held = self.state.claim_allocations.get(claim)
         use = held.use if held is not None else {"GPU-0": Use(100, 100, 3)}
         rest = {uuid: Use(each.memory_mib // 2, each.cores // 2, 1) for uuid, each in use.items()}
@@ -139,20 +139,20 @@ class Slots(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Restart the agent from what was on disk: it must know the same."""
+        """Restart the agent from its disk, and check that its state is the same."""
         restarted = decode(Path("slots.json"), self.on_disk)
         assert restarted == self.state
         self.state = restarted
 
     @invariant()
     def no_device_is_over_capacity(self) -> None:
-        """The sum of what is granted and not closed is within each device's capacity."""
+        """The sum of open grants is within each device's capacity."""
         for uuid, use in self.state.used().items():
             assert use.peak(DEVICES[uuid]) == DEVICES[uuid], (uuid, use)
 
     @invariant()
     def what_is_used_is_what_was_granted_and_has_not_ended(self) -> None:
-        """For each device, the use equals that of a plain dictionary of claims."""
+        """The use of each device equals the sum over a plain dictionary of claims."""
         total: dict[str, Use] = {}
         for uses in self.open.values():
             for uuid, use in uses.items():
@@ -174,7 +174,7 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def slots_in_use_are_offered_as_healthy(self) -> None:
-        """However few devices are left, a slot in use is never reported as unhealthy."""
+        """A slot in use is never reported as unhealthy, even if few devices are left."""
         in_use = self.state.slots_in_use()
         for usable in range(5):
             shown = dict(offer(total=4, usable=usable, in_use=in_use))

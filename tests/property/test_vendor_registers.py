@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 def outcome_of(work: Callable[[], T]) -> T | BadInput:
-    """Return the result, or the refusal; any other exception is a crash."""
+    """Return the result or the refusal; any other exception is a crash."""
     try:
         return work()
     except BadInput as error:
@@ -75,7 +75,7 @@ def registering(kind: Kind, written: str) -> Node:
 
 @given(kind=some_kind, written=registers)
 def test_a_register_is_read_whole_or_refused_by_name(kind: Kind, written: str) -> None:
-    """Devices with ids of their own and amounts that are no negative numbers, or `BadInput`."""
+    """The result is devices with unique ids and no negative amounts, or `BadInput`."""
     found = outcome_of(lambda: devices_of(kind, registering(kind, written)))
     if isinstance(found, BadInput):
         assert found.field == field_of(kind)
@@ -94,7 +94,7 @@ def test_a_register_is_read_whole_or_refused_by_name(kind: Kind, written: str) -
 def test_a_pod_in_a_vendors_words_is_read_or_refused_by_name(
     kind: Kind, amounts: list[str | int | None], said: list[str]
 ) -> None:
-    """An ask of that vendor's devices, nothing, or `BadInput`; at admission a denial or a patch."""
+    """The result is a demand for that vendor's devices, nothing, a denial or a patch."""
     limits = {
         name: amount
         for name, amount in zip(kind.resources, amounts, strict=False)

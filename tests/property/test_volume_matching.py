@@ -1,4 +1,4 @@
-"""Local volumes and the claims that wait for them: who can be served, on any small cluster."""
+"""Local volumes serve waiting claims as a search over all assignments says, on small clusters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIERS = ("fast", "slow")
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A volume: its size in GiB, its label, and the nodes that reach it."""
+    """A volume with its size in GiB, its label, and the nodes that reach it."""
 
     size: int
     tier: str
@@ -39,7 +39,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A claim: its size in GiB, and the label that it selects; empty: any."""
+    """A claim with its size in GiB and the label that it selects (empty: any)."""
 
     size: int
     tier: str
@@ -110,7 +110,7 @@ def found(cluster: Volumes, needs: Sequence[Need], name: str = "c") -> list[str]
 def test_one_claim_is_served_exactly_where_a_volume_serves_it(
     disks: list[Disk], asked: Need
 ) -> None:
-    """A node is allowed if and only if some free volume that it reaches matches the claim."""
+    """A node is allowed if and only if a free volume within its reach matches the claim."""
     cluster = a_cluster()
     for number, made in enumerate(disks):
         cluster.observe(disk(number, made))
@@ -121,9 +121,9 @@ def test_one_claim_is_served_exactly_where_a_volume_serves_it(
 def test_several_claims_are_served_only_where_each_gets_its_own(
     disks: list[Disk], needs: list[Need]
 ) -> None:
-    """No volume is given twice: a node that is allowed has one for each claim of the pod.
+    """No volume is used twice: an allowed node has one for each claim of the pod.
 
-    Where the claims select nothing, the smallest first is the best, and every such node is found.
+    If the claims select no label, serving the smallest first is best and finds every such node.
     """
     cluster = a_cluster()
     for number, made in enumerate(disks):
@@ -144,7 +144,7 @@ def test_several_claims_are_served_only_where_each_gets_its_own(
 def test_what_a_pod_on_its_way_needs_is_left_to_it(
     disks: list[Disk], first: Need, second: Need, node: str
 ) -> None:
-    """On a node that the next pod may use, both claims can be served at once."""
+    """On a node that the next pod may use, both pods' claims can be served."""
     cluster = a_cluster()
     for number, made in enumerate(disks):
         cluster.observe(disk(number, made))

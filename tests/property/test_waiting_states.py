@@ -1,4 +1,4 @@
-"""Requests of all sizes come, wait, are served and go, while some of them have earmarks."""
+"""Requests of all sizes come, wait, are served and end, while some of them have earmarks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STEPS = st.lists(
 
 
 class Cluster:
-    """A replica and the pods it knows."""
+    """A replica with the pods it knows."""
 
     def __init__(self) -> None:
         self.replica = Replica(config=CONFIG)
@@ -98,9 +98,9 @@ class Cluster:
         assert len(self.replica.state.earmarks) <= MOST_OF_A_NAMESPACE
 
     async def serve_everybody(self) -> None:
-        """No pod comes any more and those with devices end: then all others get theirs.
+        """End the pods with devices, add none, and check that all others get their devices.
 
-        Who was offered devices once and not bound in time has them only from Bind on.
+        A pod that was offered devices and not bound in time gets its devices only at Bind.
         """
         for _ in range(len(self.pods) + 1):
             for pod in self.pods:
@@ -124,7 +124,7 @@ class Cluster:
 def test_earmarks_never_give_a_device_twice_and_leave_nobody_waiting_and_nothing_kept(
     steps: list[tuple[str, tuple[int, int, int, int] | int]],
 ) -> None:
-    """Every pod here fits an empty cluster, so it has its devices once all others have ended."""
+    """Every pod fits an empty cluster, so it gets its devices once all others have ended."""
 
     async def play() -> None:
         cluster = Cluster()

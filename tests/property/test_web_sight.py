@@ -1,4 +1,4 @@
-"""Whatever a visitor asks, no name from a namespace that he may not read is in the answer."""
+"""No answer to a visitor has a name from a namespace that the visitor may not read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POD = (
 
 
 def names_of(space: str, number: int) -> list[str]:
-    """Return names that show whose they are; none of them is a part of another."""
+    """Return names that contain their namespace; none of them is a part of another."""
     return [f"{space}-claim-{number}x", f"{space}-pod-{number}x"]
 
 
@@ -51,7 +51,7 @@ def _pod_of(claim: VGPUClaim) -> Pod:
 
 
 def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str, ...]) -> list[Any]:
-    """Return everything that the page can answer, including refusals."""
+    """Return all answers of the page, including refusals."""
     query = views.Query(size=views.LARGEST_PAGE)
     questions = [
         lambda: views.fleet(mirror, sight),
@@ -78,7 +78,7 @@ def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str,
     devices=st.booleans(),
     nodes=st.booleans(),
 )
-@example(  # hidden pods would make way
+@example(  # hidden pods would be preempted
     claims=[("qbspace", False, 0), ("qbspace", False, 2)],
     readable=frozenset({"qaspace"}),
     devices=True,
@@ -87,7 +87,7 @@ def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str,
 def test_no_name_of_a_namespace_that_may_not_be_read_is_in_any_answer(
     claims: list[tuple[str, bool, int]], readable: frozenset[str], devices: bool, nodes: bool
 ) -> None:
-    """For all claims, rights and questions about what he may read: hidden names stay hidden.
+    """Hidden names stay hidden for all claims, rights and questions about readable namespaces.
 
     A refusal repeats the namespace that was asked for, so only readable ones are asked for; and
     what was readable is there, so that an empty answer does not pass.
