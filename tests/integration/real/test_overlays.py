@@ -46,6 +46,7 @@ def plane() -> Iterator[ControlPlane]:
         "overlays/demo",
         "overlays/gate",
         "overlays/claims",
+        "overlays/beside-hami",
         "examples/main-scheduler",
     ],
 )
