@@ -64,11 +64,13 @@ class SyncedView(NodeView):
 
     def __init__(self, node: str, events: Events) -> None:
         super().__init__(node, events)
-        self.take_claims([], 0)
 
     @property
     def is_synced(self) -> bool:
         return self.synced
+
+    async def wait_synced(self) -> None:
+        return
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from vgpu_api.resources import (
     Resource,
 )
 from vgpu_client.api import Api
+from vgpu_local.agent_pod import mark_agent_pod
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.node import NodeShape
@@ -255,11 +256,14 @@ async def an_agent_node(
             health_port=0,
         ),
     )
+    marks = asyncio.ensure_future(mark_agent_pod(api, name))
     try:
         await kubelet.start()
         await node.start_agent()
         yield node
     finally:
+        marks.cancel()
+        await asyncio.gather(marks, return_exceptions=True)
         await node.stop_agent()
         await kubelet.stop()
 

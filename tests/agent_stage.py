@@ -212,7 +212,7 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
             config=config,
             unused_lease_s=3.0,
             log_level=log_level,
-            metrics_port=port,
+            ports=(port, 0),
         )
         environment = dict(driver_environment(node.write_machine(folders.root)))
         environment |= a_clock(folders.root)

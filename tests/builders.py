@@ -317,6 +317,24 @@ def a_pod(
     )
 
 
+def an_agent_pod(
+    node: str, *, ready: bool = True, name: str = "", mark: str = "", resource_version: int = 1
+) -> Pod:
+    """Return the pod of a node's agent."""
+    pod = a_pod(
+        name or f"agent-of-{node}",
+        namespace=names.AGENT_NAMESPACE,
+        labels=names.AGENT_LABELS,
+        annotations={names.ANNOTATION_REQUEUE: mark} if mark else {},
+        node=node,
+        phase="Running",
+        admitted=False,
+        resource_version=resource_version,
+    )
+    is_ready = Condition(type="Ready", status="True" if ready else "False")
+    return pod.model_copy(update={"status": PodStatus(phase="Running", conditions=[is_ready])})
+
+
 def a_pod_group(
     name: str, *, least: int | None = None, namespace: str = "default", **spec: Any
 ) -> PodGroup:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 import storage_objects
-from builders import a_device, a_node
+from builders import a_device, a_node, an_agent_pod
 from engine_world import World
 from replica import Replica
 from vgpu_api.core import Pod, ResourceQuota
@@ -162,15 +162,16 @@ class ComesBack:
     def a_device_goes(self, uuid: str) -> None:
         self.world.take_away(uuid)
 
-    @rule(node=st.sampled_from([*NODES, "nobody"]), what=st.sampled_from(["new", "gone", "all"]))
-    def an_agents_lease_changes(self, node: str, what: str) -> None:
-        match what:
-            case "new":
-                self.observe(events.AgentObserved(node, str(self.world.next_version())))
-            case "gone":
-                self.observe(events.AgentDeleted(node))
-            case "all":
-                self.observe(events.AgentsListed())
+    @rule(
+        node=st.sampled_from([*NODES, "nobody"]), what=st.sampled_from(["ready", "unready", "gone"])
+    )
+    def an_agents_pod_changes(self, node: str, what: str) -> None:
+        version = self.world.next_version()
+        pod = an_agent_pod(node, ready=what == "ready", resource_version=version)
+        if what == "gone":
+            self.observe(events.PodDeleted(pod.metadata.uid))
+        else:
+            self.observe(events.PodObserved(pod))
 
     # Quotas and volumes.
 

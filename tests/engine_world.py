@@ -146,7 +146,7 @@ class World:
 
         async def once() -> None:
             for node, _ in self.devices.values():  # the agents of this world live
-                self.operator.news.agent_renewed(node, str(self.operator.time))
+                self.operator.news.agent_is(node, ready=True)
             self.operator.submit()
 
         self.loop.run_until_complete(once())

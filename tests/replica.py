@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from builders import a_container, a_device, a_node, a_pod
+from builders import a_container, a_device, a_node, a_pod, an_agent_pod
 from memory_api import MemoryApi
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, PodGroup, ResourceClaim, ResourceQuota
@@ -37,6 +37,7 @@ class News:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+        self._versions = 0
 
     def pod_changed(self, pod: Pod) -> GPUPod | None:
         """Report a version of a pod; return it if it asks for GPUs."""
@@ -73,14 +74,13 @@ class News:
     def device_gone(self, name: str) -> None:
         self._observe(events.DeviceDeleted(name))
 
-    def agent_renewed(self, node: str, renewed: str) -> None:
-        self._observe(events.AgentObserved(node, renewed))
+    def agent_is(self, node: str, *, ready: bool) -> None:
+        """Report what the kubelet finds of a node's agent."""
+        self._versions += 1
+        self.pod_changed(an_agent_pod(node, ready=ready, resource_version=self._versions))
 
     def agent_gone(self, node: str) -> None:
-        self._observe(events.AgentDeleted(node))
-
-    def agents_listed(self) -> None:
-        self._observe(events.AgentsListed())
+        self.pod_gone(an_agent_pod(node).metadata.uid)
 
     def pod_group_changed(self, group: PodGroup, kind: GroupKind = GroupKind.KUBERNETES) -> None:
         self._observe(events.PodGroupObserved(group, kind))

@@ -204,10 +204,15 @@ FIELD_MANAGER_LIVENESS = "vgpu-operator-liveness"
 FIELD_MANAGER_REGISTERS = "vgpu-operator-registers"
 """Publishes the devices that other vendors' plugins register on the Node."""
 AGENT_NAMESPACE = "vgpu-node"
-"""The agents' namespace. Each agent keeps its node's Lease here, under the node's name."""
-AGENT_LEASE_RENEW_S = 10
-AGENT_LEASE_S = 35
-"""An agent counts as silent if its Lease was not renewed for this long (three missed renewals)."""
+"""The agents' namespace."""
+AGENT_LABELS = {"app.kubernetes.io/name": "vgpu", "app.kubernetes.io/component": "nodeagent"}
+"""The labels of the agents' pods."""
+AGENT_UNREADY_S = 15
+"""An agent counts as silent if its pod was not ready for this long.
+
+A restart of its container takes a third of it. The kubelet needs up to 20 s until the pod of a
+hanging agent is not ready (`vgpu_nodeagent/reporting/liveness.py`): 35 s in all.
+"""
 AGENT_GONE_S = 300.0
 """After this long without an agent, claims on its node are released once their pods have ended.
 

@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_api.names import AGENT_LABELS, AGENT_NAMESPACE
 from vgpu_client.printing import printable
 
-AGENTS = "app.kubernetes.io/name=vgpu,app.kubernetes.io/component=nodeagent"
+AGENTS = ",".join(f"{name}={value}" for name, value in AGENT_LABELS.items())
 """Selects the agents' pods."""
 _LIMIT_S = 60.0
 _LOGGED = re.compile(r"[DIWEF]\d{4} \d\d:\d\d:\d\d\.")

@@ -53,7 +53,6 @@ from vgpu_nodeagent.lifecycle.releases import Releases
 from vgpu_nodeagent.lifecycle.resizing import Resizing
 from vgpu_nodeagent.reporting.exposition import UsageCollector
 from vgpu_nodeagent.reporting.hami_register import HamiRegister
-from vgpu_nodeagent.reporting.heartbeat import Heartbeat
 from vgpu_nodeagent.reporting.liveness import Liveness, ProbeServer
 from vgpu_nodeagent.reporting.metrics import Metrics
 from vgpu_nodeagent.reporting.node_devices import NodeDevices
@@ -63,6 +62,7 @@ from vgpu_nodeagent.reporting.usage import PERIOD_S, UsageReader
 from vgpu_nodeagent.reporting.violations import Violations
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.claim_reads import ClaimReads
+from vgpu_nodeagent.state.device_reads import DeviceReads
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_pods import NodePods
 from vgpu_nodeagent.state.node_view import NodeView
@@ -71,6 +71,8 @@ from vgpu_nodeagent.state.serving_lock import ServingLock
 logger = logging.getLogger(__name__)
 
 _LABELS_AGAIN_S = 2.0
+_SERVER_LOST_S = 20.0
+"""Longer than a restart of the API server: then all agents would be unready at once."""
 
 
 class Agent:
@@ -93,11 +95,11 @@ class Agent:
         self._events = events = Events()
         self._metrics = metrics = Metrics()
         self._liveness = Liveness(self)
-        self._heartbeat = Heartbeat(api, config.node_name)
         self._serving = ServingLock(config.state_dir)
         self._node = node = _local_node(config, api, driver, events)
         self._view, self._inventory = node.view, node.inventory
         self._pods = NodePods(api, config.node_name)
+        self._device_reads = DeviceReads(api, node.view)
         self._devices = devices = NodeDevices(
             node.inventory, Health(), config.config_fault, _exposure(config)
         )
@@ -141,9 +143,9 @@ class Agent:
             async with self._metrics_server(), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._liveness.run())
                 tasks.create_task(self._apply_events())
-                for reflector in self._view.reflectors(self._api, self._pods):
-                    tasks.create_task(reflector.run())
+                tasks.create_task(self._view.reflector(self._pods).run())
                 tasks.create_task(self._node.claims.run())
+                tasks.create_task(self._device_reads.run())
                 if self._config.dra:
                     tasks.create_task(self._register_driver())
                 # Pods, claims and devices are read before the lock is taken, so that the node is
@@ -173,7 +175,6 @@ class Agent:
     def _parts(self) -> Iterable[Coroutine[None, None, None]]:
         """Return what runs while this agent serves the node."""
         return (
-            self._heartbeat.run(),
             self._reports.run(),
             self._publisher.run(),
             self._releases.run(),
@@ -192,6 +193,7 @@ class Agent:
     async def _apply_events(self) -> None:
         observers: Sequence[EventObserver] = (
             self._node.claims,
+            self._device_reads,
             self._waiting,
             self._releases,
             self._resizing,
@@ -265,13 +267,18 @@ class Agent:
 
     def unready(self) -> str:
         """Return why this agent is not ready, for probes and rollouts; empty when it is."""
-        if self._config.config_fault:
-            return f"the configuration is not in force: {self._config.config_fault}"
-        if not self._view.is_synced and not self._serving.is_held:
-            return "pods and claims of the node are not read yet"
+        if not self._serving.is_held:
+            # An agent that waits is ready to take over: the rollout ends the one before it only
+            # then, and stops with a wrong configuration. One that serves is ready with the last
+            # good one: the operator takes an agent that is not ready for one that hangs.
+            if self._config.config_fault:
+                return f"the configuration is not in force: {self._config.config_fault}"
+            if not self._view.is_synced:
+                return "the node's objects are not read yet"
+        elif (lost_s := self._view.lost_s) > _SERVER_LOST_S:
+            return f"the node's pods have not been readable for {lost_s:.0f} s"
         if self._config.dra and not self._dra_registration.registered.is_set():
             return "the kubelet has not registered the DRA driver"
-        # An agent that waits is ready to take over: the rollout ends the one before it only then.
         if self._serving.is_held and not self._registration.registered.is_set():
             return "not registered with the kubelet"
         return ""

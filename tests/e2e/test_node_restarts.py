@@ -108,7 +108,7 @@ def test_during_an_update_of_the_agent_every_pod_that_comes_starts(held: Held) -
 
 
 def test_an_agent_that_hangs_is_restarted_and_who_came_meanwhile_starts(held: Held) -> None:
-    """Stopped, it answers neither the kubelet nor its probe, and does not renew its Lease."""
+    """Stopped, it answers neither the kubelet nor its probe, and is not ready."""
     node, namespace = held.node, held.namespace
     before = _restarts_of_agent(node)
     _kill(node, AGENTS, "nodeagent", signal="STOP")

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from builders import a_device, a_node
+from builders import a_device, a_node, an_agent_pod
 from oracle import after_shrinking, moments, of_init, ordinary_init
 from vgpu_api.core import Pod
-from vgpu_api.names import AGENT_NAMESPACE, device_object_name
+from vgpu_api.names import AGENT_NAMESPACE, ANNOTATION_REQUEUE, device_object_name
 from vgpu_api.resources import (
     GPU_DEVICES,
-    LEASES,
     NODES,
     POD_DISRUPTION_BUDGETS,
     PODS,
@@ -37,7 +36,8 @@ DEVICES = {
 }
 """The node and the MiB of each device."""
 TICK_S = 0.5
-RENEW_S = 10.0
+PROBED_S = 20.0
+"""After this long the kubelet finds that an agent hangs, or Kubernetes that a machine is off."""
 POD_GC_S = 40.0
 STAYS = "fill-"
 """The beginning of the names of pods whose containers never exit by themselves."""
@@ -80,7 +80,9 @@ class Machine:
     name: str
     is_up: bool = True
     agent_silent_until: float = 0.0
-    renewed_at: float = -100.0
+    heard_at: float = 0.0
+    mark: str = ""  # of its devices, as its agent saw it last
+    written: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # its agent's copies
     gone_since: float | None = None  # the Node object is not there
     processes: dict[str, Process] = field(default_factory=dict)
     seen_ended: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -119,7 +121,7 @@ class Machines:
         node = a_node(name, allocatable=ROOM).to_wire()
         node["metadata"]["uid"] = self._server.next_uid(name)
         self._server.put(NODES, node)
-        self._publish(machine)
+        self._publish(machine, reads=True)
 
     def unregister(self, name: str) -> None:
         """Delete the Node object."""
@@ -148,10 +150,17 @@ class Machines:
     def hide(self, uuid: str) -> None:
         """Delete the device's object."""
         self.of[DEVICES[uuid][0]].hidden.add(uuid)
+        self.of[DEVICES[uuid][0]].written.pop(uuid, None)
         if self._server.find(GPU_DEVICES, device_object_name(uuid)) is not None:
             self._server.vanish(GPU_DEVICES, device_object_name(uuid), namespace="")
 
-    def _publish(self, machine: Machine) -> None:
+    def restart_agents(self) -> None:
+        """Restart the agents, as the manual asks for after a restore: they read their devices."""
+        for machine in self.of.values():
+            machine.written.clear()
+
+    def _publish(self, machine: Machine, *, reads: bool = False) -> None:
+        """Write the devices that differ from the agent's copies, or from what it reads now."""
         for index, (uuid, (node, mib)) in enumerate(DEVICES.items()):
             if node != machine.name or uuid in machine.hidden:
                 continue
@@ -161,6 +170,9 @@ class Machines:
                 {"type": "Healthy", "status": "False" if uuid in machine.ill else "True"},
             ]
             raw["status"]["allocatable"]["slots"] = 10
+            if machine.written.get(uuid) == _without_times(raw) and not reads:
+                continue
+            machine.written[uuid] = _without_times(raw)
             there = self._server.find(GPU_DEVICES, raw["metadata"]["name"])
             if there is not None:
                 raw["metadata"] = there["metadata"]
@@ -175,6 +187,7 @@ class Machines:
             self._judge.tick(self._now)
             for machine in self.of.values():
                 self._control_pods_of(machine)
+                self._probe(machine)
                 if machine.is_up:
                     self._kubelet(machine)
                     if self._now >= machine.agent_silent_until:
@@ -188,6 +201,29 @@ class Machines:
         if machine.gone_since is not None and self._now - machine.gone_since > POD_GC_S:
             for pod in self._pods_on(machine):
                 self._server.vanish(PODS, pod["metadata"]["name"])
+
+    def _probe(self, machine: Machine) -> None:
+        """Write what kubelet and node controller find of the agent, as far as that has changed."""
+        name = f"agent-{machine.name}"
+        there = self._server.objects.get((PODS.plural, AGENT_NAMESPACE, name))
+        if machine.gone_since is not None:
+            if there is not None and self._now - machine.gone_since > POD_GC_S:
+                self._server.vanish(PODS, name, namespace=AGENT_NAMESPACE)
+            return
+        hears = machine.is_up and self._now >= machine.agent_silent_until
+        if hears:
+            machine.heard_at = self._now
+        ready = "True" if self._now - machine.heard_at < PROBED_S else "False"
+        if there is None:
+            self._server.put(PODS, an_agent_pod(machine.name, name=name).to_wire())
+        elif there["status"]["conditions"][0]["status"] != ready:
+            changed = copied(there)
+            changed["status"]["conditions"][0]["status"] = ready
+            self._server.put(PODS, changed)
+        if hears and there is not None:
+            mark = there["metadata"].get("annotations", {}).get(ANNOTATION_REQUEUE, "")
+            self._publish(machine, reads=mark != machine.mark)
+            machine.mark = mark
 
     def _kubelet(self, machine: Machine) -> None:
         for pod in self._pods_on(machine):
@@ -215,11 +251,6 @@ class Machines:
         return self._rng.uniform(0.0, self._rng.choice((2.0, 2.0, 2.0, 2.0, 2.0, 12.0, longest)))
 
     def _agent(self, machine: Machine) -> None:
-        if self._now - machine.renewed_at >= RENEW_S and machine.gone_since is None:
-            machine.renewed_at = self._now
-            metadata = {"name": machine.name, "namespace": AGENT_NAMESPACE}
-            self._server.put(LEASES, {"metadata": metadata, "spec": {"renewTime": str(self._now)}})
-            self._publish(machine)
         for claim in self._server.claims():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
             if allocation is None or reserved is None or allocation.node_name != machine.name:

@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 
 from memory_api import MemoryApi
+from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_api.resources import (
-    LEASES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
@@ -47,7 +47,6 @@ WRITER: ContextVar[str] = ContextVar("WRITER", default="world")
 """The author of the change in progress: a replica's name, or the world."""
 _BOOKMARK_S = 60.0
 _BUMP = 1_000_000
-_LEASES = LEASES.plural
 _IN_NAMESPACES = (PODS, VGPU_CLAIMS, POD_DISRUPTION_BUDGETS, *POD_GROUPS)
 _AT_0 = datetime.fromtimestamp(1.7e9, UTC)
 
@@ -102,12 +101,20 @@ class Server(MemoryApi):
         return self._version
 
     def all(self, resource: Resource) -> list[dict[str, Any]]:
-        """Return the objects of a kind, by name."""
+        """Return the objects of a kind, by name, without the agents' pods."""
         plural = resource.plural
         if plural not in self._sorted:
-            there = [each for each in self.objects.items() if each[0][0] == plural]
+            there = [
+                each
+                for each in self.objects.items()
+                if each[0][0] == plural and each[0][1] != AGENT_NAMESPACE
+            ]
             self._sorted[plural] = [obj for _, obj in sorted(there)]
         return list(self._sorted[plural])
+
+    def agent_pods(self) -> list[dict[str, Any]]:
+        """Return the agents' pods."""
+        return [obj for place, obj in sorted(self.objects.items()) if place[1] == AGENT_NAMESPACE]
 
     def _forget_sorted(self, plural: str) -> None:
         self._sorted.pop(plural, None)
@@ -201,7 +208,7 @@ class Server(MemoryApi):
 
     def _changed(self, resource: Resource, type_: str, obj: dict[str, Any]) -> None:
         change = Change(self._version, type_, copied(obj))
-        if resource is not LEASES:
+        if obj["metadata"].get("namespace") != AGENT_NAMESPACE:
             write = Write(type_, resource.plural, change.obj, WRITER.get(), self.clock())
             self.judge.wrote(write)
         self.history[resource.plural].append(change)
@@ -286,7 +293,7 @@ class Server(MemoryApi):
 
     def back_up(self) -> None:
         """Remember everything as it is."""
-        self._backup = {p: copied(o) for p, o in self.objects.items() if p[0] != _LEASES}
+        self._backup = {p: copied(o) for p, o in self.objects.items() if p[1] != AGENT_NAMESPACE}
 
     @property
     def has_backup(self) -> bool:
@@ -296,16 +303,20 @@ class Server(MemoryApi):
     def restore(self) -> None:
         """Restore the backup as etcd's guide says: raise the revision and compact all before it.
 
-        Leases stay, because their holders write them again within seconds.
+        The agents' pods stay, because their DaemonSet makes them again within seconds.
         """
-        leases = {place: obj for place, obj in self.objects.items() if place[0] == _LEASES}
-        self.objects, self._backup = {**self._backup, **leases}, {}
+        agents = {p: obj for p, obj in self.objects.items() if p[1] == AGENT_NAMESPACE}
+        self.objects, self._backup = {**self._backup, **agents}, {}
         self._sorted.clear()
         self._pods = self._claims = None
         self._version += _BUMP
         self.compacted = self._version
         self.history.clear()
-        objects = [(place[0], obj) for place, obj in sorted(self.objects.items())]
+        objects = [
+            (place[0], obj)
+            for place, obj in sorted(self.objects.items())
+            if place[1] != AGENT_NAMESPACE
+        ]
         self.judge.restored(objects, self._version, self.clock())
 
 
@@ -378,6 +389,8 @@ class Line:
         """List a kind."""
         await self._way()
         found = [obj for obj in self.server.all(resource) if _is_in(obj, namespace)]
+        if resource is PODS:
+            found += [obj for obj in self.server.agent_pods() if _is_in(obj, namespace)]
         self._told(resource, self.server.version)
         return Listing([each(copied(obj)) for obj in found], str(self.server.version))
 

@@ -347,7 +347,7 @@ def a_device_is_ill(world: World, rng: Random) -> None:
 
 
 def an_agent_is_silent(world: World, rng: Random) -> None:
-    """Stop an agent for a while, sometimes for longer than its Lease lasts."""
+    """Stop an agent for a while, sometimes until its devices count as unknown."""
     machine = world.machines.of[rng.choice(sorted(world.machines.of))]
     if machine.agent_silent_until < world.now - 60.0:
         machine.agent_silent_until = world.now + rng.choice((10.0, 40.0))

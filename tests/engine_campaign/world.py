@@ -10,10 +10,14 @@ from typing import Any, Literal
 
 from builders import a_claim, a_container, a_pod, a_pod_group, a_request
 from vgpu_api.core import Container
-from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
+from vgpu_api.names import (
+    AGENT_NAMESPACE,
+    ANNOTATION_CLAIM,
+    ANNOTATION_SLOTS_ADDED,
+    SCHEDULING_GATE,
+)
 from vgpu_api.resources import (
     GPU_DEVICES,
-    LEASES,
     NODES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
@@ -36,7 +40,7 @@ from .setup import drawn_config
 
 KINDS = tuple(
     each.plural
-    for each in (NODES, GPU_DEVICES, LEASES, RESOURCE_QUOTAS, VGPU_CLAIMS, PODS,
+    for each in (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS, PODS,
                  POD_DISRUPTION_BUDGETS, POD_GROUPS[0])
 )  # fmt: skip
 """The kinds that the operator watches."""
@@ -118,8 +122,9 @@ class World:
         self.trace.append(f"{self.now:8.2f} {text}")
 
     def _changed(self, plural: str, change: Change) -> None:
-        if plural != LEASES.plural:
-            self.note(_described(plural, change))
+        if change.obj["metadata"].get("namespace") == AGENT_NAMESPACE:
+            return
+        self.note(_described(plural, change))
         if plural == PODS.plural:
             self.scheduler.pod_changed(change)
             if self._is_moment_to_kill(change):
@@ -307,6 +312,7 @@ class World:
         self._restored_at = self.now
         self.machines.stop()
         self.server.restore()
+        self.machines.restart_agents()
         if self.leader is not None:
             for plural in KINDS:
                 self.leader.line.stream(plural).late_until = self.now

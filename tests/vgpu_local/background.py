@@ -44,6 +44,11 @@ class BackgroundLoop:
         undo.callback(lambda: self.run(stack.aclose(), limit=_LEAVE_S))
         return entered
 
+    def start(self, work: Coroutine[Any, Any, None], undo: ExitStack) -> None:
+        """Start a coroutine that runs until `undo` cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        undo.callback(future.cancel)
+
     def stop(self) -> None:
         """Cancel what still runs and end the thread."""
         if self._loop.is_closed():

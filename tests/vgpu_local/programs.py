@@ -229,9 +229,9 @@ def agent_command(
     config: Path,
     unused_lease_s: float,
     log_level: str,
-    metrics_port: int = 0,
+    ports: tuple[int, int] = (0, 0),
 ) -> list[str]:
-    """Return the command line of a node's agent."""
+    """Return the command line of a node's agent; `ports` are those of its metrics and probes."""
     arguments = {
         "node-name": node,
         "kubeconfig": kubeconfig,
@@ -243,9 +243,9 @@ def agent_command(
         "sysfs-dir": folders.root / "sysfs",
         "library": LIBRARY,
         "usage-regions": "disk",  # mounting is not for every user
-        "metrics-port": metrics_port,
+        "metrics-port": ports[0],
         "metrics-access": "open",
-        "health-port": 0,
+        "health-port": ports[1],
         "hang-limit-seconds": 0,  # tests stop agents for longer, and let them go on
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgpu_client.api import Api
+from vgpu_local.agent_pod import keep_agent_pod
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.daemon import Daemon, Spawn, execute
 from vgpu_local.daemons import Daemons
@@ -95,7 +96,8 @@ class SimulatedNodes:
         self._undo.callback(lambda: loop.run(kubelet.stop(), limit=30))
         loop.run(kubelet.start(), limit=60)
         self.kubelets[node.name] = kubelet
-        (self.metrics_ports[node.name],) = free_ports(1)
+        metrics_port, health_port = free_ports(2)
+        self.metrics_ports[node.name] = metrics_port
         command = agent_command(
             node.name,
             folders,
@@ -103,8 +105,9 @@ class SimulatedNodes:
             config=settings.config,
             unused_lease_s=settings.unused_lease_s,
             log_level=settings.log_level,
-            metrics_port=self.metrics_ports[node.name],
+            ports=(metrics_port, health_port),
         )
         self.agents[node.name] = self._daemons.start(
             f"agent-{node.name}", command, driver, folder=settings.folder, spawn=settings.spawn
         )
+        loop.start(keep_agent_pod(api, node.name, health_port), self._undo)

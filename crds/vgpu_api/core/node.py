@@ -42,3 +42,8 @@ class Node(ApiModel):
     def is_ready(self) -> bool:
         """True if the node's condition Ready is True."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the node's kubelet does not report any more: Ready is Unknown."""
+        return any(c.type == "Ready" and c.status == "Unknown" for c in self.status.conditions)

@@ -254,6 +254,11 @@ class Pod(ApiModel):
         )
 
     @property
+    def is_ready(self) -> bool:
+        """True if the pod's condition Ready is True."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    @property
     def is_bound(self) -> bool:
         """True if the pod has been assigned to a node."""
         return bool(self.spec.node_name)

@@ -1,1 +1,1 @@
-"""Everything the agent publishes: GPUDevices, conditions, events, metrics, probes, its Lease."""
+"""Everything the agent publishes: GPUDevices, conditions, events, metrics, probes."""

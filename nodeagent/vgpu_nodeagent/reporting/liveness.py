@@ -1,8 +1,9 @@
 """Answers the kubelet's liveness and readiness probes.
 
 They are served in a separate thread, so they get a response even if the event loop is stuck.
-`/healthz` fails if the loop has not run for `STUCK_S`. `/readyz` fails with the cause
-until the agent is ready to serve.
+`/healthz` fails if the loop has not run for `STUCK_S`, and the kubelet restarts the agent.
+`/readyz` fails with the cause until the agent is ready to serve, and if the loop has not run for
+`UNREADY_S`: by the pod's readiness the operator sees that the agent lives.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from vgpu_client.listen import listen
 BEAT_S = 1.0
 STUCK_S = 20.0
 """Longer than any intended call in the loop; a probe adds its own periods."""
+UNREADY_S = 12.0
+"""With the periods of the probe and the operator's patience, a hanging agent is noticed in 40 s."""
 
 
 class Readiness(Protocol):
@@ -51,17 +54,17 @@ class Liveness:
             self._beat = self._clock.monotonic()
             await asyncio.sleep(BEAT_S)
 
-    def fault(self) -> str:
-        """Return why the agent must be restarted; empty while it works."""
+    def fault(self, limit_s: float) -> str:
+        """Return that the loop has not turned for longer than a limit; empty while it works."""
         silent = self._clock.monotonic() - self._beat
-        return f"the event loop has not turned for {silent:.0f} s" if silent > STUCK_S else ""
+        return f"the event loop has not turned for {silent:.0f} s" if silent > limit_s else ""
 
     def answer(self, path: str) -> tuple[int, str]:
         """Return the HTTP status and text for a probe's path."""
         if path == "/healthz":
-            fault = self.fault()
+            fault = self.fault(STUCK_S)
         elif path == "/readyz":
-            fault = self.fault() or (self._agent.unready() if self._agent else "")
+            fault = self.fault(UNREADY_S) or (self._agent.unready() if self._agent else "")
         else:
             return 404, "try /healthz or /readyz"
         return (503, fault) if fault else (200, "ok")

@@ -173,23 +173,26 @@ class Publisher:
                 )
             except AlreadyExists:
                 if not await self._is_taken(name):
-                    return None  # ours, or about to be deleted: the watch will show it
+                    return None  # ours, or about to be deleted with its node
                 logger.warning("GPU %s: object %s belongs to another node", gpu.uuid, name)
                 continue
             logger.info("GPU %s is published as %s", gpu.uuid, name)
             if self._register is not None:
                 self._register.forget()  # the old annotations may have gone with another Node
+            self._view.take_device(made)
             return GPUDevice.read(made)
         return None
 
     async def _is_taken(self, name: str) -> bool:
         """True if the object of this name belongs to another live node."""
         try:
-            other = GPUDevice.read(await self._api.get(GPU_DEVICES, name))
+            raw = await self._api.get(GPU_DEVICES, name)
         except NotFound:
             self.wake()
             return False
+        other = GPUDevice.read(raw)
         if other.spec.node_name == self._node:
+            self._view.take_device(raw)
             return False
         try:
             await self._api.get(NODES, other.spec.node_name)
@@ -205,7 +208,7 @@ class Publisher:
         if body is None:
             return
         try:
-            await self._api.apply(
+            written = await self._api.apply(
                 GPU_DEVICES,
                 {
                     "metadata": {"name": device.metadata.name, "uid": device.metadata.uid},
@@ -217,6 +220,9 @@ class Publisher:
             )
         except (NotFound, Conflict) as error:
             logger.info("device %s was deleted or recreated: %s", device.metadata.name, error)
+            self._view.drop_device(device.metadata.name)  # the next round creates or finds it
+        else:
+            self._view.take_device(written)
 
     def _said(self, gpu: PhysicalDevice, capacity: DeviceCapacity) -> dict[str, Any]:
         return said_of(gpu, capacity, vendor=self._inventory.vendor)

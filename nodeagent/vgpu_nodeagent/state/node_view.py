@@ -1,8 +1,8 @@
 """The agent's copy of the node's API objects: pods, claims and devices.
 
 PreStart decides on this copy, so that containers start even while the API server is away. The
-stores make no request themselves: reflectors feed pods and devices, and `claim_reads.py` reads
-claims by name.
+stores make no request themselves: a reflector feeds pods, `claim_reads.py` and `device_reads.py`
+read claims and devices by name.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from vgpu_api.core.pod import Pod
-from vgpu_api.resources import GPU_DEVICES, PODS
+from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
 from vgpu_api.v1alpha1.base import version_of
 from vgpu_api.vendors import kind_of
-from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 from vgpu_nodeagent.events import (
@@ -134,14 +134,27 @@ def nvidias_part(claim: VGPUClaim) -> VGPUClaim:
 
 
 class _PodReflector(Reflector[Pod]):
-    """Puts an event after each list: pods may have come and gone unseen before it."""
+    """Puts an event after each list: pods may have come and gone unseen before it.
 
-    def __init__(self, events: Events, *args: Any, **more: Any) -> None:
+    Attributes:
+        lost_at: The time at which the API server stopped answering, in monotonic seconds; None
+            while it answers.
+    """
+
+    def __init__(self, events: Events, clock: Clock, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._events = events
+        self._clock = clock
+        self.lost_at: float | None = None
+
+    def restarted(self, reason: str) -> None:
+        """Note the time."""
+        if self.lost_at is None:
+            self.lost_at = self._clock.monotonic()
 
     def listed(self, version: int, uids: Iterable[str]) -> None:
         """Put the event."""
+        self.lost_at = None
         self._events.put(PodListRead())
 
 
@@ -151,39 +164,43 @@ class NodeView:
     Args:
         node: The node's name.
         events: Where changes are put; None where nobody follows them.
+        clock: The time.
     """
 
-    def __init__(self, node: str, events: Events | None = None) -> None:
+    def __init__(
+        self, node: str, events: Events | None = None, *, clock: Clock | None = None
+    ) -> None:
         self.node = node
         self.events = events = events or Events()
         self.pods: Store[Pod] = _Pods(events)
         self.claims: Store[VGPUClaim] = _Claims(events)
         self.devices: Store[GPUDevice] = _Devices(events)
-        self._reflectors: list[Reflector[Pod] | Reflector[GPUDevice]] = []
+        self._clock = clock or Clock()
+        self._pods: _PodReflector | None = None
         self._claims_listed = asyncio.Event()
+        self._devices_listed = asyncio.Event()
 
-    def reflectors(
-        self, api: Api, pods: NodePods
-    ) -> Sequence[Reflector[Pod] | Reflector[GPUDevice]]:
-        """Return the reflectors that feed this view; the caller runs them."""
-        self._reflectors = [
-            _PodReflector(
-                self.events,
-                pods,
-                PODS,
-                self.pods,
-                decode=Pod.model_validate,
-                scope=self._scope("spec.nodeName"),
-            ),
-            Reflector(
-                api,
-                GPU_DEVICES,
-                self.devices,
-                decode=GPUDevice.read,
-                scope=self._scope("spec.nodeName"),
-            ),
-        ]
-        return self._reflectors
+    def reflector(self, pods: NodePods) -> Reflector[Pod]:
+        """Return the reflector that feeds the view's pods; the caller runs it.
+
+        It lists from the server's cache, because there are many nodes.
+        """
+        self._pods = _PodReflector(
+            self.events,
+            self._clock,
+            pods,
+            PODS,
+            self.pods,
+            decode=Pod.model_validate,
+            scope=Scope(field_selector=f"spec.nodeName={self.node}", from_cache=True),
+        )
+        return self._pods
+
+    @property
+    def lost_s(self) -> float:
+        """Return for how many seconds the API server has not answered. For any thread."""
+        lost_at = None if self._pods is None else self._pods.lost_at
+        return 0.0 if lost_at is None else self._clock.monotonic() - lost_at
 
     def take_claims(self, items: Iterable[Object], version: int) -> None:
         """Take a list of all claims allocated here, as of that version of the kind."""
@@ -222,21 +239,56 @@ class NodeView:
         """Drop a claim that is gone, or no longer allocated here."""
         self.claims.deleted(ObjectIdentity(*place, ""))
 
-    def _scope(self, field: str) -> Scope:
-        """Select objects that name this node, from the server's cache: there are many nodes."""
-        return Scope(field_selector=f"{field}={self.node}", from_cache=True)
+    def take_devices(self, items: Iterable[Object], version: int) -> None:
+        """Take a list of all devices of this node, as of that version of the kind."""
+        listed = {self.take_device(raw) for raw in items}
+        for (_, name), device in list(self.devices.objects.items()):
+            if name not in listed and version_of(device.metadata.resource_version) <= version:
+                self.drop_device(name)
+        self._devices_listed.set()
+
+    def take_device(self, raw: Object) -> str:
+        """Take a device as it was read or written; an older version than the known one is ignored.
+
+        Returns:
+            The device's name.
+        """
+        metadata = Metadata.model_validate(raw["metadata"])
+        name = metadata.name
+        known = self.devices.objects.get(("", name))
+        if known is not None and version_of(known.metadata.resource_version) >= version_of(
+            metadata.resource_version
+        ):
+            return name
+        try:
+            device = GPUDevice.read(raw)
+        except ValidationError as error:
+            self.devices.unreadable(ObjectIdentity("", name, metadata.uid), raw, error)
+            return name
+        if device.spec.node_name == self.node:
+            self.devices.modified(device)
+        else:
+            self.drop_device(name)
+        return name
+
+    def drop_device(self, name: str) -> None:
+        """Drop a device whose object is gone, or belongs to another node."""
+        self.devices.deleted(ObjectIdentity("", name, ""))
 
     @property
     def is_synced(self) -> bool:
         """True once every list has been read since the agent started."""
-        synced = [self._claims_listed, *(reflector.synced for reflector in self._reflectors)]
-        return bool(self._reflectors) and all(event.is_set() for event in synced)
+        if self._pods is None:
+            return False
+        listed = (self._pods.synced, self._claims_listed, self._devices_listed)
+        return all(event.is_set() for event in listed)
 
     async def wait_synced(self) -> None:
         """Wait until `is_synced`."""
-        for reflector in self._reflectors:
-            await reflector.synced.wait()
+        assert self._pods is not None
+        await self._pods.synced.wait()
         await self._claims_listed.wait()
+        await self._devices_listed.wait()
 
     def pod_with_uid(self, uid: str) -> Pod | None:
         """Return the pod with this UID if it is bound here and not gone."""

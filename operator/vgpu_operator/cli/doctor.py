@@ -10,19 +10,21 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 
 import yaml
 from cryptography import x509
 
 from vgpu_api import names
+from vgpu_api.agent_pods import is_agents
 from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE, OPERATOR_USER, SCHEDULER_NAME
+from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_USER, SCHEDULER_NAME
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -79,7 +81,6 @@ _READ = (
 _POLICIES = (
     "vgpu-admitted",
     "vgpu-agent-events",
-    "vgpu-agent-leases",
     "vgpu-claim-status",
     "vgpu-claims",
     "vgpu-devices",
@@ -97,7 +98,6 @@ _HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
 _OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {NAMESPACE}"
 _READ_THERE = (
     (LEASES, NAMESPACE),
-    (LEASES, AGENT_NAMESPACE),
     (ENDPOINT_SLICES, NAMESPACE),
     (CONFIG_MAPS, NAMESPACE),
 )
@@ -567,23 +567,24 @@ def _certificates(seen: Snapshot) -> Iterator[CheckResult]:
 
 
 def _agents(seen: Snapshot) -> Iterator[CheckResult]:
-    renewed = {
-        lease["metadata"]["name"]: (lease.get("spec") or {}).get("renewTime")
-        for lease in seen.of(LEASES, AGENT_NAMESPACE)
-    }
+    agents: defaultdict[str, list[Object]] = defaultdict(list)
+    for pod in seen.of(PODS):
+        metadata = pod["metadata"]
+        if is_agents(metadata.get("namespace"), metadata.get("labels") or {}):
+            agents[pod["spec"].get("nodeName") or ""].append(pod)
     nodes = sorted({device["spec"]["nodeName"] for device in seen.of(GPU_DEVICES)})
     logs = f"kubectl -n {AGENT_NAMESPACE} get pods -o wide"
+    ready = 0
     for node in nodes:
-        silent = _since(renewed.get(node), seen.now)
-        if node not in renewed:
-            text = f"node {node}: no agent has reported"
-            yield _warning("agents", text, logs)
-        elif silent > AGENT_LEASE_S + _LEASE_SLACK_S:
-            yield _error("agents", f"node {node}: no report for {lasting(silent)}", logs)
-    alive = sum(
-        _since(when, seen.now) <= AGENT_LEASE_S + _LEASE_SLACK_S for when in renewed.values()
-    )
-    yield _ok("agents", f"{alive} of {len(nodes)} agents report")
+        if any(map(_is_ready, agents[node])):
+            ready += 1
+        elif agents[node]:
+            lost = min(_since(_changed(pod, "Ready"), seen.now) for pod in agents[node])
+            since = f" for {lasting(lost)}" if isfinite(lost) else ""
+            yield _error("agents", f"node {node}: the agent is not ready{since}", logs)
+        else:
+            yield _error("agents", f"node {node}: no agent runs", logs)
+    yield _ok("agents", f"{ready} of {len(nodes)} agents are ready")
     resource = seen.config.nvidia.resource_count_name
     offered = _slots_offered(seen)
     for node in _gpu_nodes(seen):
@@ -795,8 +796,14 @@ def _has(obj: Object, condition: str) -> bool:
     return any(c["type"] == condition and c["status"] == "True" for c in _conditions(obj))
 
 
-def _is_ready(node: Object) -> bool:
-    return _has(node, "Ready")
+def _is_ready(obj: Object) -> bool:
+    return _has(obj, "Ready")
+
+
+def _changed(obj: Object, condition: str) -> str | None:
+    """Return when a condition last changed, or None."""
+    found = (c.get("lastTransitionTime") for c in _conditions(obj) if c["type"] == condition)
+    return next(found, None)
 
 
 def _answers(endpoint: Mapping[str, object]) -> bool:

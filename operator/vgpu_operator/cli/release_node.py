@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vgpu_api.names import AGENT_LEASE_RENEW_S, AGENT_NAMESPACE, OPERATOR_USER
-from vgpu_api.resources import LEASES, PODS, VGPU_CLAIMS
+from vgpu_api.agent_pods import is_agent_pod
+from vgpu_api.core import Node, Pod
+from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_USER
+from vgpu_api.resources import NODES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import Conflict, NotFound
@@ -82,13 +84,14 @@ class ReleaseNode:
         return NodePlan(tuple(claims), users_of(claims, (await self._api.list(PODS)).items))
 
     async def obstacles(self, plan: NodePlan) -> list[str]:
-        """Return the reasons not to start. Waits long enough to see an agent renew its Lease."""
+        """Return the reasons not to start.
+
+        Raises:
+            ClientError: The node or the agents' pods cannot be read.
+        """
         found = []
-        first = await self._renewed()
-        if plan.claims and first:
-            await self._clock.sleep(AGENT_LEASE_RENEW_S + 2)
-            if await self._renewed() != first:
-                found.append(f"the agent of node {self._node} is alive: it releases claims itself")
+        if plan.claims and await self._has_agent():
+            found.append(f"the agent of node {self._node} is alive: it releases claims itself")
         if plan.users and not self._delete_pods:
             found += [f"pod {user} uses a GPU" for user in plan.users.names()]
         return found
@@ -146,12 +149,18 @@ class ReleaseNode:
             if ((claim.get("status") or {}).get("allocation") or {}).get("nodeName") == self._node
         ]
 
-    async def _renewed(self) -> str:
+    async def _has_agent(self) -> bool:
+        """Return True if a kubelet that reports finds a pod of the node's agent ready."""
         try:
-            lease = await self._api.get(LEASES, self._node, namespace=AGENT_NAMESPACE)
+            node = Node.model_validate(await self._api.get(NODES, self._node))
         except NotFound:
-            return ""
-        return str((lease.get("spec") or {}).get("renewTime") or "")
+            return False
+        pods = map(
+            Pod.model_validate, (await self._api.list(PODS, namespace=AGENT_NAMESPACE)).items
+        )
+        return not node.is_silent and any(
+            is_agent_pod(pod) and pod.is_ready and pod.spec.node_name == self._node for pod in pods
+        )
 
 
 def _name(claim: Object) -> str:

@@ -49,7 +49,6 @@ _KINDS: tuple[tuple[Resource, str | None, str | None], ...] = (
     (EVENTS, None, None),
     (RESOURCE_QUOTAS, None, None),
     (LEASES, doctor.NAMESPACE, None),
-    (LEASES, AGENT_NAMESPACE, None),
     (ENDPOINT_SLICES, doctor.NAMESPACE, None),
     (CONFIG_MAPS, None, PART_OF_LABEL),
     (DEPLOYMENTS, None, PART_OF_LABEL),

@@ -28,6 +28,7 @@ from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing, gpu_pod_of
 from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.nodes.agents import describe_silent
+from vgpu_operator.engine.nodes.device_marks import mark_agents
 from vgpu_operator.engine.preemption.open_preemptions import Victim
 from vgpu_operator.engine.preemption.preempt_due import preempt_due
 from vgpu_operator.engine.preemption.verb import victims_by_node
@@ -182,6 +183,7 @@ class Engine:
         if state.now >= self._agents_at:
             self._agents_at = state.now + _AGENTS_EVERY_S
             yield from describe_silent(state)
+        yield from mark_agents(state)
         if state.now >= self._devices_at:
             self._devices_at = state.now + LOOKS_EVERY_S
             self._cursor, nodes = state.ledger.changed_since(self._cursor)

@@ -328,31 +328,6 @@ class ResourceClaimWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentObserved:
-    """A version of the Lease that a node's agent renews.
-
-    Attributes:
-        node: The node.
-        renewed: The renewal time as the agent wrote it; empty if it has never renewed the Lease.
-    """
-
-    node: str
-    renewed: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentDeleted:
-    """The Lease of a node's agent is gone."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentsListed:
-    """A list of the agents' Leases is complete; earlier renewals may have been missed."""
-
-
-@dataclass(frozen=True, slots=True)
 class BindingEnded:
     """The outcome of a Binding that was posted.
 
@@ -404,9 +379,6 @@ Event: TypeAlias = (
     | BudgetObserved
     | BudgetDeleted
     | BudgetsListed
-    | AgentObserved
-    | AgentDeleted
-    | AgentsListed
     | StorageObserved
     | StorageDeleted
     | StorageUnreadable

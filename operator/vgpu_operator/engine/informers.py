@@ -14,7 +14,6 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import (
     Node,
@@ -36,7 +35,6 @@ from vgpu_api.field_errors import describe
 from vgpu_api.resources import (
     CSI_NODES,
     GPU_DEVICES,
-    LEASES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -54,7 +52,7 @@ from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import NotFound
 from vgpu_client.reads import Listing
-from vgpu_client.reflector import ObjectIdentity, Reflector, Scope, Source
+from vgpu_client.reflector import ObjectIdentity, Reflector, Source
 from vgpu_client.transport import Object
 from vgpu_operator.dialects.pod_groups import POD_GROUP_APIS, POD_GROUP_READERS, GroupKind
 from vgpu_operator.engine import events
@@ -87,7 +85,6 @@ class _Kind(Generic[T]):
         unreadable: Returns the event for a version that `decode` refused, with the reason. If this
             is None, an invalid object counts as deleted, which is right for kinds that hold no
             devices.
-        namespace: The namespace to watch; None for all.
     """
 
     resource: Resource
@@ -95,12 +92,6 @@ class _Kind(Generic[T]):
     observed: Callable[[T], Event]
     deleted: Callable[[ObjectIdentity], Event]
     unreadable: Callable[[ObjectIdentity, Object, str], Event] | None = None
-    namespace: str | None = None
-
-
-def _signs_of_life(lease: Object) -> events.AgentObserved:
-    renewed = (lease.get("spec") or {}).get("renewTime") or ""
-    return events.AgentObserved(lease["metadata"]["name"], str(renewed))
 
 
 _KINDS: tuple[_Kind[Any], ...] = (
@@ -117,13 +108,6 @@ _KINDS: tuple[_Kind[Any], ...] = (
         GPUDevice.read,
         events.DeviceObserved,
         lambda gone: events.DeviceDeleted(gone.name),
-    ),
-    _Kind(
-        LEASES,
-        _signs_of_life,
-        lambda lease: lease,
-        lambda gone: events.AgentDeleted(gone.name),
-        namespace=names.AGENT_NAMESPACE,
     ),
     _Kind(
         RESOURCE_QUOTAS,
@@ -310,7 +294,7 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
         if kind.resource not in kinds:
             continue
         handler = _Handler(kind, found.append)
-        for raw in (await api.list(kind.resource, namespace=kind.namespace)).items:
+        for raw in (await api.list(kind.resource)).items:
             try:
                 handler.added(kind.decode(raw))
             except (ValidationError, BadInput) as error:
@@ -340,8 +324,7 @@ class _Informer(Reflector[Any]):
 
     def __init__(self, api: Source, handler: _Handler[Any]) -> None:
         kind = handler.kind
-        scope = Scope(namespace=kind.namespace)
-        super().__init__(api, kind.resource, handler, decode=kind.decode, scope=scope)
+        super().__init__(api, kind.resource, handler, decode=kind.decode)
         self._observe = handler.observe
 
     def restarted(self, reason: str) -> None:
@@ -350,8 +333,6 @@ class _Informer(Reflector[Any]):
     def listed(self, version: int, uids: Iterable[str]) -> None:
         if self.resource is PODS:
             self._observe(events.PodsListed(version, frozenset(uids)))
-        elif self.resource is LEASES:
-            self._observe(events.AgentsListed())
         elif self.resource is POD_DISRUPTION_BUDGETS:
             self._observe(events.BudgetsListed())
         elif self.resource.kind == PodGroup.__name__:

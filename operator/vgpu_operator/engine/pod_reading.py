@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from vgpu_api.agent_pods import is_agents
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.host import CPU
 from vgpu_api.names import (
+    ANNOTATION_REQUEUE,
     COSCHEDULING_FORMER_GROUP,
     COSCHEDULING_GROUP,
     GROUP,
@@ -77,8 +79,15 @@ class PodReader:
         # A pod that once requested devices stays a GPU pod, even if its annotations are removed
         # later.
         known = self._asking.get(metadata["uid"])
-        if known is None and not self._asks(metadata, spec):
-            return Pod.model_validate(self._of_host(metadata, spec, raw.get("status") or {}))
+        is_agent = is_agents(metadata.get("namespace"), metadata.get("labels") or {})
+        if known is None and (is_agent or not self._asks(metadata, spec)):
+            host = self._of_host(metadata, spec, raw.get("status") or {})
+            if is_agent:
+                host["metadata"]["labels"] = metadata["labels"]
+                host["metadata"]["annotations"] = _only(
+                    metadata.get("annotations") or {}, (ANNOTATION_REQUEUE,)
+                )
+            return Pod.model_validate(host)
         pod = Pod.model_validate(raw) if known is None else _again(known, raw)
         self._asking[metadata["uid"]] = pod
         return pod

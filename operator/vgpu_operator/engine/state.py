@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import AGENT_GONE_S
@@ -32,23 +32,25 @@ from vgpu_operator.engine.scheduling.reservation import Reservation, Reservation
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
 from vgpu_operator.placement import Plan
 
+_K = TypeVar("_K", ClaimKey, str)
 
-class Timers:
-    """Times at which claims must be looked at again. Only each claim's earliest time counts."""
+
+class Timers(Generic[_K]):
+    """Times at which claims or nodes must be looked at again. Only the earliest of each counts."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, ClaimKey]] = []
-        self._at: dict[ClaimKey, float] = {}
+        self._heap: list[tuple[float, _K]] = []
+        self._at: dict[_K, float] = {}
 
-    def set(self, key: ClaimKey, at: float) -> None:
-        """Look at the claim at this time, in monotonic seconds, unless an earlier time is set."""
+    def set(self, key: _K, at: float) -> None:
+        """Look at it at this time, in monotonic seconds, unless an earlier time is set."""
         if at < self._at.get(key, float("inf")):
             self._at[key] = at
             heappush(self._heap, (at, key))
 
-    def pop(self, now: float, *, at_most: int = 1 << 30) -> list[ClaimKey]:
-        """Remove and return the claims whose time has come, earliest first."""
-        found: list[ClaimKey] = []
+    def pop(self, now: float, *, at_most: int = 1 << 30) -> list[_K]:
+        """Remove and return those whose time has come, earliest first."""
+        found: list[_K] = []
         while self._heap and self._heap[0][0] <= now and len(found) < at_most:
             at, key = heappop(self._heap)
             if self._at.get(key) == at:
@@ -177,25 +179,41 @@ class ClaimWork:
     reported: dict[ClaimKey, ReportedRefusal] = field(default_factory=dict)
     violated: dict[ClaimKey, str] = field(default_factory=dict)
     turns: RefusalLimiter = field(default_factory=RefusalLimiter)
-    timers: Timers = field(default_factory=Timers)
+    timers: Timers[ClaimKey] = field(default_factory=Timers)
 
     def look_at(self, key: ClaimKey) -> None:
         """Reconcile the claim in the next round."""
         self.due[key] = None
 
 
-@dataclass(slots=True)
-class AgentSeen:
-    """The last sign of life of an agent.
+@dataclass(frozen=True, slots=True)
+class AgentPod:
+    """A pod in which a node's agent runs; during an update a node has two.
 
     Attributes:
-        renewed: The renewal time as the agent wrote it; a change is a sign of life.
-        at: The time at which the change was observed, in monotonic seconds.
+        name: The pod's name.
+        is_ready: True if its kubelet finds it ready.
+        mark: The mark of the node's devices that the pod shows.
+    """
+
+    name: str
+    is_ready: bool
+    mark: str
+
+
+@dataclass(slots=True)
+class NodeAgent:
+    """The agent of a node, as far as its pods and its node show it.
+
+    Attributes:
+        pods: Its pods by UID.
+        lost_at: The time at which none of them was found ready any more, in monotonic seconds; None
+            while one is.
         reported: True if its silence has been reported on the pods that wait for it.
     """
 
-    renewed: str
-    at: float
+    pods: dict[str, AgentPod] = field(default_factory=dict)
+    lost_at: float | None = None
     reported: bool = False
 
 
@@ -458,7 +476,10 @@ class State:
         links_reported: By node, the contradictory links that were last reported.
         out_of_service: By device, why it was last reported as out of service; empty if in service.
         crowded: Nodes that were reported for having too many devices.
-        agents: The last sign of life of each agent that has given one.
+        agents: The agent of each node that has or had a pod of one.
+        agents_back_at: The time from which agents count as lost; later than now after a list.
+        agent_nodes: The node of each agent's pod, by UID.
+        unmarked: Nodes whose agent may have to read its devices again.
         evicts: True if pods are evicted when their claims violate limits.
         evictions: The times from which pods may be evicted.
         agent_gone_s: Seconds after which the claims of ended pods no longer wait for an agent that
@@ -475,8 +496,8 @@ class State:
     reservations: Reservations = field(default_factory=Reservations)
     queue: WaitQueue = field(default_factory=WaitQueue)
     earmarks: Earmarks = field(default_factory=Earmarks)
-    starving: Timers = field(default_factory=Timers)
-    preempting: Timers = field(default_factory=Timers)
+    starving: Timers[ClaimKey] = field(default_factory=Timers)
+    preempting: Timers[ClaimKey] = field(default_factory=Timers)
     preemptions: Preemptions = field(default_factory=Preemptions)
     claims: ClaimWork = field(default_factory=ClaimWork)
     pods: PodWork = field(default_factory=PodWork)
@@ -496,7 +517,10 @@ class State:
     links_reported: dict[str, list[str]] = field(default_factory=dict)
     out_of_service: dict[str, str] = field(default_factory=dict)
     crowded: set[str] = field(default_factory=set)
-    agents: dict[str, AgentSeen] = field(default_factory=dict)
+    agents: dict[str, NodeAgent] = field(default_factory=dict)
+    agents_back_at: float = 0.0
+    agent_nodes: dict[str, str] = field(default_factory=dict)
+    unmarked: Timers[str] = field(default_factory=Timers)
     evicts: bool = False
     evictions: Evictions = field(default_factory=Evictions)
     agent_gone_s: float = AGENT_GONE_S

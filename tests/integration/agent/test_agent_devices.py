@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,11 @@ from agent_node import (
     until,
 )
 from agent_plane import Server
-from set_clock import SetClock
 from vgpu_api.config import ClusterConfig, DeviceFilter, NodeConfig
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
-from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES, PODS
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS
 from vgpu_client.api import Api
-from vgpu_client.errors import AlreadyExists, ClientError
 from vgpu_nodeagent.discovery.drivers.base import DeviceEvent, DeviceLink, Repair, Severity
-from vgpu_nodeagent.reporting.heartbeat import Heartbeat
 
 NAME_0 = device_object_name(GPU_0)
 
@@ -338,52 +334,6 @@ async def test_a_programs_own_fault_leaves_the_device_healthy(api: Api, node: Ag
     await node.driver.events.put(DeviceEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
     await until(api, GPU_DEVICES, device_object_name(GPU_1), lambda d: not is_ready(d))
     assert is_ready(await api.get(GPU_DEVICES, NAME_0))
-
-
-async def test_the_nodes_lease_is_renewed_and_goes_with_the_node(api: Api, node: AgentNode) -> None:
-    with suppress(AlreadyExists):
-        await api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}})
-    await Heartbeat(api, "n1").beat()
-    (slot_allocation,) = (await api.list(LEASES, namespace="vgpu-node")).items
-    assert slot_allocation["metadata"]["name"] == "n1"
-    assert (
-        slot_allocation["spec"]["holderIdentity"],
-        slot_allocation["spec"]["leaseDurationSeconds"],
-    ) == ("n1", 35)
-    assert slot_allocation["spec"]["renewTime"].endswith("Z")
-    (owner,) = slot_allocation["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"]) == ("Node", "n1")
-
-
-async def test_beats_are_ten_seconds_apart_and_outlive_a_lost_server(api: Api) -> None:
-    renewals: list[str] = []
-
-    class ThreeBeats(SetClock):
-        async def sleep(self, seconds: float) -> None:
-            await super().sleep(seconds)
-            self.time += seconds
-            if len(self.slept) == 3:
-                raise asyncio.CancelledError
-
-    clock = ThreeBeats()
-
-    class Flaky:
-        """A server that fails at the second beat."""
-
-        async def get(self, *_: object, **__: object) -> Json:
-            return {"metadata": {"uid": "u1"}}
-
-        async def apply(self, _: object, slot_allocation: Json, **__: object) -> Json:
-            if len(clock.slept) == 1:
-                raise ClientError("no route to host")
-            renewals.append(slot_allocation["spec"]["renewTime"])
-            return slot_allocation
-
-    with pytest.raises(asyncio.CancelledError):
-        await Heartbeat(Flaky(), "n1", clock=clock).run()  # type: ignore[arg-type]
-    assert clock.slept == [10, 10, 10]
-    assert len(renewals) == 2
-    assert renewals[0] < renewals[1]
 
 
 async def test_what_nvml_asks_for_after_an_error_is_the_conditions_reason(

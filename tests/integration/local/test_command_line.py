@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -22,8 +21,8 @@ import pytest
 import yaml
 
 from vgpu_api.names import AGENT_NAMESPACE
-from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, PODS, VGPU_CLAIMS
-from vgpu_client.errors import AlreadyExists
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_local.agent_pod import agent_pod
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.command import in_files, in_terminal, without_codes
 from vgpu_local.kubectl import Kubectl
@@ -56,8 +55,6 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
     """Nodes `one` and `two` with a T4 each, and pod `small`; all tests only read them."""
     nodes = [t4_node("one"), t4_node("two")]
     with whole_cluster(nodes, ClusterOptions(lease_s=4)) as cluster:
-        with suppress(AlreadyExists):  # without it, agents keep no Leases
-            cluster.run(cluster.api.create(NAMESPACES, {"metadata": {"name": AGENT_NAMESPACE}}))
         yield cluster
         empty(cluster)
 
@@ -443,15 +440,21 @@ def test_top_without_agents_is_one_line(cluster: LocalCluster):
 # doctor and support-bundle.
 
 
+def is_ready(obj: dict[str, Any]) -> bool:
+    conditions = (obj.get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
 def test_doctor_names_what_is_in_order_and_what_is_missing_with_a_remedy(cluster: LocalCluster):
     for node in ("one", "two"):
-        cluster.wait_for(LEASES, node, lambda _: True, namespace=AGENT_NAMESPACE)
+        name = agent_pod(node)["metadata"]["name"]
+        cluster.wait_for(PODS, name, is_ready, namespace=AGENT_NAMESPACE)
     done = run(cluster, "doctor", "--all", "-o", "json")
     assert done.stderr == ""
     found = json.loads(done.stdout)
     well = {(each["check"], each["message"]) for each in found if each["level"] == "ok"}
     assert ("kinds", "vgpuclaims.vgpu.dev v1alpha1") in well
-    assert ("agents", "2 of 2 agents report") in well
+    assert ("agents", "2 of 2 agents are ready") in well
     assert any(check == "leader" for check, _ in well)
     assert all(each["remedy"] for each in found if each["level"] != "ok")
     # The programs of this cluster are no pods, and doctor reports that.

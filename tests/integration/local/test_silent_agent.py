@@ -6,13 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, PODS
-from vgpu_client.errors import AlreadyExists
+from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_api.resources import GPU_DEVICES, PODS
+from vgpu_local.agent_pod import agent_pod
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.steps import a_container, a_pod, create, running
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def ready(status: str) -> Callable[[dict[str, Any]], bool]:
-    def holds(device: dict[str, Any]) -> bool:
-        conditions = (device.get("status") or {}).get("conditions") or []
+    def holds(obj: dict[str, Any]) -> bool:
+        conditions = (obj.get("status") or {}).get("conditions") or []
         return any(c["type"] == "Ready" and c["status"] == status for c in conditions)
 
     return holds
@@ -39,9 +39,8 @@ def test_a_stopped_agents_devices_are_unknown_in_forty_seconds_and_ready_when_it
     whole_cluster: Callable[..., LocalCluster],
 ) -> None:
     with whole_cluster([t4_node("n1")]) as cluster:
-        with suppress(AlreadyExists):
-            cluster.run(cluster.api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}}))
-        cluster.wait_for(LEASES, "n1", lambda lease: True, namespace="vgpu-node", limit=30)
+        name = agent_pod("n1")["metadata"]["name"]
+        cluster.wait_for(PODS, name, ready("True"), namespace=AGENT_NAMESPACE, limit=30)
         (device,) = (d["metadata"]["name"] for d in cluster.objects("gpudevices.vgpu.dev"))
         agent = cluster.agents["n1"].pid
         os.kill(agent, signal.SIGSTOP)

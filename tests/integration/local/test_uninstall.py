@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,9 @@ from vgpu_api.names import HAMI_NODE_REGISTER
 from vgpu_api.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     MUTATING_WEBHOOKS,
-    NAMESPACES,
     VALIDATING_WEBHOOKS,
     VGPU_CLAIMS,
 )
-from vgpu_client.errors import AlreadyExists
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import t4_node
@@ -135,8 +132,6 @@ def test_a_deleted_claim_of_a_silent_agent_ends_by_itself(
 ) -> None:
     options = ClusterOptions(agent_gone_s=40)
     with whole_cluster([t4_node("n1")], options) as cluster:
-        with suppress(AlreadyExists):
-            cluster.run(cluster.api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}}))
         name = a_user(cluster)
         os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)
         delete_pod(cluster, "user")

@@ -500,21 +500,10 @@ async def test_an_agent_annotates_its_own_node_with_its_devices_and_no_more(
             await change(callers.agent, NODES, HERE, changes)
 
 
-async def test_an_agent_renews_the_lease_of_its_own_node_only(callers: Callers) -> None:
-    async def renew(api: Api, node: str) -> Object:
-        lease = {
-            "metadata": {"namespace": AGENT_NAMESPACE, "name": node},
-            "spec": {"holderIdentity": node, "leaseDurationSeconds": 35},
-        }
-        return await api.apply(LEASES, lease, field_manager=FIELD_MANAGER_AGENT, force=True)
-
-    for _ in range(2):
-        assert (await renew(callers.agent, HERE))["spec"]["holderIdentity"] == HERE
-    for api, node in ((callers.agent, ELSEWHERE), (callers.stray, HERE)):
-        with pytest.raises(Invalid, match="renews the Lease of that node only"):
-            await renew(api, node)
+async def test_an_agent_writes_no_lease(callers: Callers) -> None:
+    lease = {"metadata": {"namespace": AGENT_NAMESPACE, "name": HERE}, "spec": {}}
     with pytest.raises(Forbidden):
-        await renew(callers.tenant, HERE)
+        await callers.agent.apply(LEASES, lease, field_manager=FIELD_MANAGER_AGENT, force=True)
 
 
 def an_event(kind: str, version: str, component: str = "vgpu-nodeagent") -> Object:

@@ -279,8 +279,8 @@ async def test_the_view_is_not_synced_before_claims_were_listed() -> None:
     node = Node()
     node.api.is_up = False
     api: Any = node.api
-    for reflector in node.view.reflectors(api, api):
-        reflector.synced.set()
+    node.view.reflector(api).synced.set()
+    node.view.take_devices([], 3)
     assert not node.view.is_synced
     node.view.take_claims([], 3)
     assert node.view.is_synced

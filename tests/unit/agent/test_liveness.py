@@ -14,16 +14,20 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agent_node import a_driver_device
 from builders import a_device
 from set_clock import SetClock
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput
+from vgpu_api.names import AGENT_UNREADY_S
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_nodeagent.reporting.device_status import configured, without_effect
-from vgpu_nodeagent.reporting.liveness import STUCK_S, Liveness, ProbeServer
+from vgpu_nodeagent.reporting.liveness import BEAT_S, STUCK_S, UNREADY_S, Liveness, ProbeServer
 from vgpu_nodeagent.state.saved_config import usable_config
+
+MANIFESTS = Path(__file__).parents[3] / "manifests" / "base"
 
 
 def probe(port: int, path: str, *, timeout: float = 5) -> tuple[int, str]:
@@ -41,7 +45,32 @@ def test_a_loop_that_does_not_turn_is_dead_and_one_that_does_is_alive() -> None:
     assert liveness.answer("/healthz") == (200, "ok")
     clock.time = STUCK_S + 1
     assert liveness.answer("/healthz") == (503, "the event loop has not turned for 21 s")
-    assert liveness.answer("/readyz")[0] == 503
+
+
+def test_a_loop_that_does_not_turn_is_unready_before_it_is_dead() -> None:
+    clock = SetClock()
+    liveness = Liveness(clock=clock)
+    clock.time = UNREADY_S
+    assert liveness.answer("/readyz") == (200, "ok")
+    clock.time = UNREADY_S + 1
+    assert liveness.answer("/readyz") == (503, "the event loop has not turned for 13 s")
+    assert liveness.answer("/healthz") == (200, "ok")
+
+
+def test_a_hanging_agent_is_noticed_within_forty_seconds() -> None:
+    """The probe fails three times; a stopped process does not answer it for `timeoutSeconds`."""
+    (agent,) = (
+        each
+        for each in yaml.safe_load_all((MANIFESTS / "nodeagent" / "daemonset.yaml").read_text())
+    )
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    probe = container["readinessProbe"]
+    period, timeout, failures = probe["periodSeconds"], probe["timeoutSeconds"], 3
+    assert "failureThreshold" not in probe  # three by default
+    stuck = UNREADY_S + BEAT_S + failures * period
+    stopped = period + failures * max(period, timeout)
+    kubelet_s, engine_s = 1, 1
+    assert max(stuck, stopped) + kubelet_s + AGENT_UNREADY_S + engine_s < 40
 
 
 async def test_the_turning_loop_is_noted() -> None:
@@ -49,9 +78,9 @@ async def test_the_turning_loop_is_noted() -> None:
     liveness = Liveness(clock=clock)
     beating = asyncio.ensure_future(liveness.run())
     clock.time = 2 * STUCK_S
-    assert liveness.fault()
+    assert liveness.fault(STUCK_S)
     await asyncio.sleep(0)
-    assert not liveness.fault()
+    assert not liveness.fault(STUCK_S)
     beating.cancel()
 
 

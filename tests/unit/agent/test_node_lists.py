@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
-from vgpu_api.resources import Resource
+from vgpu_api.resources import GPU_DEVICES, PODS, Resource
 from vgpu_client.reads import Listing
+from vgpu_nodeagent.state.device_reads import DeviceReads
 from vgpu_nodeagent.state.node_pods import NodePods
 from vgpu_nodeagent.state.node_view import NodeView
-
-FIELDS = {"pods": "spec.nodeName", "gpudevices": "spec.nodeName"}
 
 
 class Lists:
@@ -20,35 +17,43 @@ class Lists:
 
     def __init__(self) -> None:
         self.asked: dict[str, dict[str, Any]] = {}
-        self.all_watched = asyncio.Event()
+        self.watched: dict[str, str] = {}
+        self.are_all_asked = asyncio.Event()
 
     def acting_as(self, user: str) -> Lists:
         return self
 
     async def list(self, resource: Resource, **selection: Any) -> Listing:
         self.asked[resource.plural] = selection
+        self._note()
         return Listing([], "7")
 
     async def watch(self, resource: Resource, **selection: Any) -> Any:
-        self.asked[resource.plural] |= {"watched": selection["field_selector"]}
-        if all("watched" in asked for asked in self.asked.values()) and len(self.asked) == 2:
-            self.all_watched.set()
+        self.watched[resource.plural] = selection["field_selector"]
+        self._note()
         await asyncio.Event().wait()
         yield {}
 
+    def _note(self) -> None:
+        if self.watched and len(self.asked) == 2:
+            self.are_all_asked.set()
 
-@pytest.mark.parametrize("plural", FIELDS)
-async def test_lists_come_from_the_servers_cache_and_name_the_node(plural: str) -> None:
-    api, view = Lists(), NodeView("n1")
+
+async def test_lists_come_from_the_servers_cache_and_pods_alone_are_watched() -> None:
+    api: Any = Lists()
+    view = NodeView("n1")
+    reads = DeviceReads(api, view)
     running = [
-        asyncio.ensure_future(reflector.run())
-        for reflector in view.reflectors(api, NodePods(api, "n1"))  # type: ignore[arg-type]
+        asyncio.ensure_future(view.reflector(NodePods(api, "n1")).run()),
+        asyncio.ensure_future(reads.run()),
     ]
     async with asyncio.timeout(5):
-        await api.all_watched.wait()
+        await api.are_all_asked.wait()
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-    assert api.asked[plural]["not_older_than"] == "0"
-    assert api.asked[plural]["field_selector"] == f"{FIELDS[plural]}=n1"
-    assert api.asked[plural]["watched"] == f"{FIELDS[plural]}=n1"
+    assert set(api.asked) == {PODS.plural, GPU_DEVICES.plural}
+    for selection in api.asked.values():
+        assert selection["not_older_than"] == "0"
+        assert selection["field_selector"] == "spec.nodeName=n1"
+    assert api.watched == {PODS.plural: "spec.nodeName=n1"}

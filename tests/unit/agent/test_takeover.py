@@ -9,11 +9,14 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
+from set_clock import SetClock
 from vgpu_api.config import ClusterConfig
 from vgpu_client.api import Api
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.lifecycle.releases import Releases
+from vgpu_nodeagent.state.node_pods import NodePods
+from vgpu_nodeagent.state.node_view import NodeView
 from vgpu_nodeagent.state.serving_lock import ServingLock
 
 
@@ -36,7 +39,7 @@ class LoadedError(Exception):
     """The agent has come as far as reading what is on disk."""
 
 
-def an_agent(folder: Path, driver: ObedientDriver) -> Agent:
+def an_agent(folder: Path, driver: ObedientDriver, *, fault: str = "") -> Agent:
     library = folder / "libvgpu.so"
     library.write_bytes(b"")
     config = AgentConfig(
@@ -47,10 +50,33 @@ def an_agent(folder: Path, driver: ObedientDriver) -> Agent:
         kubelet_dir=folder / "kubelet",
         device_plugins_dir=folder / "kubelet" / "device-plugins",
         cdi_dir=folder / "cdi",
+        config_fault=fault,
         metrics_port=0,
         health_port=0,
     )
     return Agent(config, cast("Api", SilentApi()), driver)
+
+
+def test_an_agent_that_serves_is_ready_with_a_bad_configuration_but_not_without_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServingLock, "is_held", True)
+    clock = SetClock()
+    view = NodeView("n1", clock=clock)
+    agent = an_agent(tmp_path, ObedientDriver([a_driver_device()]), fault="a bad value")
+    agent._view = view
+    assert agent.unready() == "not registered with the kubelet"
+    agent.registered.set()
+    assert agent.unready() == ""
+    api: Any = SilentApi()
+    reflector = view.reflector(NodePods(api, "n1"))
+    reflector.restarted("broken")
+    clock.time += 20
+    assert agent.unready() == ""
+    clock.time += 1
+    assert agent.unready() == "the node's pods have not been readable for 21 s"
+    reflector.listed(7, ())
+    assert agent.unready() == ""
 
 
 async def test_devices_that_changed_while_it_waited_are_known_before_anything_is_read(

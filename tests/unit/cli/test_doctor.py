@@ -16,7 +16,7 @@ import yaml
 
 from builders import a_container, a_device, a_node, a_pod
 from vgpu_api.config import ClusterConfig
-from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_api.names import AGENT_LABELS, AGENT_NAMESPACE
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -71,6 +71,15 @@ def a_lease(name: str, holder: str, seconds_ago: float = 1) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec}
 
 
+def an_agent() -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": at(7200)}
+    return {
+        "metadata": {"uid": "a", "namespace": AGENT_NAMESPACE, "labels": dict(AGENT_LABELS)},
+        "spec": {"nodeName": "n"},
+        "status": {"conditions": [ready]},
+    }
+
+
 def a_workload(name: str, namespace: str, spec: Any, status: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "namespace": namespace, "labels": OURS},
@@ -118,7 +127,7 @@ def healthy() -> Objects:
         (GPU_DEVICES.plural, ""): [a_device(node="n").to_wire()],
         (VGPU_CLAIMS.plural, ""): [],
         (NODES.plural, ""): [node],
-        (PODS.plural, ""): [{"metadata": {"uid": "u"}, "spec": {"nodeName": "n"}}],
+        (PODS.plural, ""): [an_agent(), {"metadata": {"uid": "u"}, "spec": {"nodeName": "n"}}],
         (EVENTS.plural, ""): [],
         (DEPLOYMENTS.plural, ""): [
             a_workload("vgpu-operator", NAMESPACE, {"replicas": 2}, {"availableReplicas": 2}),
@@ -142,7 +151,6 @@ def healthy() -> Objects:
         (POLICIES.plural, ""): of_the_manifests(POLICIES.kind),
         (BINDINGS.plural, ""): of_the_manifests(BINDINGS.kind),
         (LEASES.plural, NAMESPACE): [a_lease("vgpu-operator", "one")],
-        (LEASES.plural, AGENT_NAMESPACE): [a_lease("n", "n")],
         (ENDPOINT_SLICES.plural, NAMESPACE): [a_slice("vgpu-extender"), a_slice("vgpu-webhook")],
     }
 
@@ -321,7 +329,12 @@ def unmarked_pod(o: Objects) -> None:
 
 
 def silent_agent(o: Objects) -> None:
-    o[LEASES.plural, AGENT_NAMESPACE] = [a_lease("n", "n", 3600)]
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": at(3600)}
+    change(o, PODS)[0]["status"]["conditions"] = [ready]
+
+
+def no_agent(o: Objects) -> None:
+    del change(o, PODS)[0]
 
 
 def no_plugin(o: Objects) -> None:
@@ -428,7 +441,8 @@ def hamis_config_map(o: Objects) -> None:
         (a_name_unseen, "webhooks", "error", "does not see pods that ask for nvidia.com/gpumem"),
         (webhook_away, "webhooks", "error", "vgpu-webhook has no ready endpoint"),
         (policy_warns_only, "policies", "error", "Binding vgpu-gates: missing, or does not deny"),
-        (silent_agent, "agents", "error", "no report for 60m"),
+        (silent_agent, "agents", "error", "the agent is not ready for 60m"),
+        (no_agent, "agents", "error", "node n: no agent runs"),
         (no_plugin, "agents", "error", "offers no nvidia.com/gpu"),
         (another_plugin, "agents", "error", "offers 1 nvidia.com/gpu, its healthy GPUs have 20"),
         (sick_device, "devices", "error", "is Unhealthy"),

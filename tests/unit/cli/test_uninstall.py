@@ -12,10 +12,15 @@ import yaml
 
 from builders import a_claim, a_node, a_pod, a_request
 from memory_api import MemoryApi
-from vgpu_api.names import FINALIZER_IN_USE, HAMI_NODE_REGISTER, OPERATOR_USER
+from vgpu_api.names import (
+    AGENT_LABELS,
+    AGENT_NAMESPACE,
+    FINALIZER_IN_USE,
+    HAMI_NODE_REGISTER,
+    OPERATOR_USER,
+)
 from vgpu_api.resources import (
     GPU_DEVICES,
-    LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
@@ -23,7 +28,6 @@ from vgpu_api.resources import (
     VGPU_CLAIMS,
     Resource,
 )
-from vgpu_client.clock import Clock
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_local.programs import ROOT
 from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, STATE_DIR
@@ -308,22 +312,33 @@ async def test_a_claim_elsewhere_is_not_touched() -> None:
     assert (await work.plan()).claims == ()
 
 
-async def test_an_agent_that_renews_its_lease_is_in_the_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def an_agent(*, ready: bool) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "agent-1", "namespace": AGENT_NAMESPACE, "labels": AGENT_LABELS},
+        "spec": {"nodeName": "node-1"},
+        "status": {"conditions": [{"type": "Ready", "status": str(ready)}]},
+    }
+
+
+async def test_an_agent_that_is_ready_is_in_the_way() -> None:
     cluster = installed()
-    lease = {"metadata": {"name": "node-1", "namespace": "vgpu-node"}, "spec": {"renewTime": "1"}}
-    cluster.put(LEASES, lease)
-
-    class Beats(Clock):
-        async def sleep(self, seconds: float) -> None:
-            cluster.put(LEASES, {**lease, "spec": {"renewTime": "2"}})
-
-    work = ReleaseNode(cluster, lambda _: None, node="node-1", clock=Beats())  # type: ignore[arg-type]
+    cluster.put(PODS, an_agent(ready=True))
+    work = ReleaseNode(cluster, lambda _: None, node="node-1", clock=cluster)  # type: ignore[arg-type]
     (obstacle,) = await work.obstacles(await work.plan())
     assert "the agent of node node-1 is alive" in obstacle
-    silent = ReleaseNode(cluster, lambda _: None, node="node-1", clock=cluster)  # type: ignore[arg-type]
-    assert await silent.obstacles(await silent.plan()) == []
+
+
+@pytest.mark.parametrize("node_ready", ["True", "Unknown"])
+async def test_an_agent_that_is_not_ready_or_whose_kubelet_is_silent_is_not(
+    node_ready: str,
+) -> None:
+    cluster = installed()
+    cluster.put(PODS, an_agent(ready=node_ready == "Unknown"))
+    node = copy.deepcopy(cluster.objects[NODES.plural, "", "node-1"])
+    node["status"]["conditions"] = [{"type": "Ready", "status": node_ready}]
+    cluster.put(NODES, node)
+    work = ReleaseNode(cluster, lambda _: None, node="node-1", clock=cluster)  # type: ignore[arg-type]
+    assert await work.obstacles(await work.plan()) == []
 
 
 async def test_without_an_operator_a_release_ends_and_says_so() -> None:

@@ -23,7 +23,7 @@ class Orphan:
         for node in ("node-1", "node-2", "node-3"):
             replica.news.node_changed(a_node(node))
         replica.device(node="node-1")
-        self.beat("node-1")
+        replica.news.agent_is("node-1", ready=True)
 
     async def start(self) -> None:
         replica = self.replica
@@ -59,16 +59,14 @@ class Orphan:
         stored = self.replica.api.put(VGPU_CLAIMS, raw)
         self.replica.news.claim_changed(VGPUClaim.read(stored))
 
-    def beat(self, *nodes: str) -> None:
-        for node in nodes:
-            self.replica.news.agent_renewed(node, f"renewed at {self.replica.time}")
-
-    async def pass_time(self, seconds: float, *beating: str) -> None:
-        """Let time pass, ten seconds at a time."""
+    async def pass_time(self, seconds: float, *, is_silent: bool = True) -> None:
+        """Let time pass, ten seconds at a time, with an agent of the claim's node or without."""
+        for node in ("node-2", "node-3"):
+            self.replica.news.agent_is(node, ready=True)
+        self.replica.news.agent_is("node-1", ready=not is_silent)
         end = self.replica.time + seconds
         while self.replica.time < end:
             self.replica.time = min(end, self.replica.time + 10)
-            self.beat("node-2", "node-3", *beating)
             await self.replica.settle()
 
     @property
@@ -91,13 +89,13 @@ async def orphan(replica: Replica) -> Orphan:
 async def test_a_deleted_claim_whose_agent_is_gone_ends_by_itself(orphan: Orphan) -> None:
     orphan.goes()
     orphan.is_deleted_by_its_namespace()
-    await orphan.pass_time(names.AGENT_LEASE_S + names.AGENT_GONE_S - 10)
+    await orphan.pass_time(names.AGENT_GONE_S - 10)
     assert orphan.is_allocated
-    await orphan.pass_time(names.AGENT_LEASE_S + 10)
+    await orphan.pass_time(2 * names.AGENT_UNREADY_S + 10)
     raw = orphan.replica.api.claim(orphan.name)
     assert "allocation" not in raw["status"]
     assert raw["metadata"]["finalizers"] == []
-    assert "its pod has ended, and the agent of node node-1 has not renewed" in orphan.words
+    assert "its pod has ended, and the agent of node node-1 has not been ready" in orphan.words
     assert use_of(orphan.replica.ledger, "GPU-0").memory_mib == 0
 
 
@@ -118,22 +116,23 @@ async def test_a_pod_that_is_still_there_keeps_its_devices_however_long_its_agen
 
 async def test_while_its_agent_lives_the_claim_waits_for_its_word(orphan: Orphan) -> None:
     orphan.goes()
-    await orphan.pass_time(3 * names.AGENT_GONE_S, "node-1")
+    await orphan.pass_time(3 * names.AGENT_GONE_S, is_silent=False)
     assert orphan.is_allocated
 
 
 async def test_an_agent_that_comes_back_in_time_has_the_word_again(orphan: Orphan) -> None:
     orphan.goes()
-    await orphan.pass_time(names.AGENT_GONE_S)
-    await orphan.pass_time(20, "node-1")
+    await orphan.pass_time(names.AGENT_GONE_S - 10)
+    await orphan.pass_time(20, is_silent=False)
     await orphan.pass_time(names.AGENT_GONE_S - 10)
     assert orphan.is_allocated
-    await orphan.pass_time(2 * names.AGENT_LEASE_S + 20)
+    await orphan.pass_time(2 * names.AGENT_UNREADY_S + 20)
     assert not orphan.is_allocated
 
 
 async def test_when_most_agents_are_silent_nothing_is_released(orphan: Orphan) -> None:
-    orphan.beat("node-2", "node-3")
+    for node in ("node-1", "node-2", "node-3"):
+        orphan.replica.news.agent_is(node, ready=node == "node-3")
     orphan.goes()
     for _ in range(100):
         orphan.replica.time += 10
@@ -141,12 +140,14 @@ async def test_when_most_agents_are_silent_nothing_is_released(orphan: Orphan) -
     assert orphan.is_allocated
 
 
-async def test_an_agent_that_was_uninstalled_with_its_lease_is_absent(orphan: Orphan) -> None:
-    orphan.replica.news.agent_gone("node-1")
+async def test_an_agent_that_was_uninstalled_is_absent(orphan: Orphan) -> None:
+    orphan.replica.state.agents.clear()  # a leader that never saw a pod of it
     orphan.goes()
-    await orphan.pass_time(names.AGENT_GONE_S + 20)
+    await orphan.replica.settle()
+    orphan.replica.time += names.AGENT_GONE_S + 1
+    await orphan.replica.settle()
     assert not orphan.is_allocated
-    assert "the agent of node node-1 keeps no Lease" in orphan.words
+    assert "node node-1 has no agent" in orphan.words
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -157,6 +158,8 @@ async def test_a_leader_that_never_saw_the_pod_reads_it_first(
     first = Orphan(replica)
     await first.start()
     successor = type(replica)(replica.api)
+    for node in ("node-1", "node-2", "node-3"):
+        successor.news.node_changed(a_node(node))
     successor.device(node="node-1")
     successor.news.claim_changed(VGPUClaim.read(replica.api.claim(first.name)))
     successor.engine.lead()

@@ -1,4 +1,7 @@
-"""Devices of a node whose agent is silent take no new claims, until it is back."""
+"""Devices of a node whose agent is silent take no new claims, until it is back.
+
+An agent is silent if its kubelet does not find its pod ready, or if nobody hears the kubelet.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_device, a_node, a_pod
+from builders import a_container, a_device, a_node, a_pod, an_agent_pod
 from replica import Replica
 from vgpu_api import names
 from vgpu_api.v1alpha1 import Condition, GPUDevice
@@ -18,7 +21,7 @@ READY = Condition(type="Ready", status="True", reason="Present", message="the dr
 
 
 class Nodes:
-    """Nodes with one device each; a test lets their agents beat, and time pass."""
+    """Nodes with one device each; a test says which agents are ready, and lets time pass."""
 
     def __init__(self, replica: Replica, count: int) -> None:
         self.replica = replica
@@ -27,7 +30,7 @@ class Nodes:
         for node in self.names:
             replica.news.node_changed(a_node(node))
             self.show(self._device(node, READY))
-            self.beat(node)
+        self.only_ready(*self.names)
 
     @staticmethod
     def _device(node: str, ready: Condition, version: int = 1) -> GPUDevice:
@@ -41,16 +44,15 @@ class Nodes:
         self.devices[device.spec.node_name] = device
         self.replica.news.device_changed(device)
 
-    def beat(self, *nodes: str) -> None:
-        for node in nodes:
-            self.replica.news.agent_renewed(node, f"renewed at {self.replica.time}")
+    def only_ready(self, *nodes: str) -> None:
+        """Report the agents of these nodes as ready, and all others as not."""
+        for node in self.names:
+            self.replica.news.agent_is(node, ready=node in nodes)
 
-    async def pass_time(self, seconds: int, *beating: str) -> None:
-        """Let seconds pass; some agents beat every ten of them, and what is applied is shown."""
-        for second in range(seconds):
+    async def pass_time(self, seconds: int) -> None:
+        """Let seconds pass, and show what is applied."""
+        for _ in range(seconds):
             self.replica.time += 1
-            if second % 10 == 9:
-                self.beat(*beating)
             before = len(self.replica.api.applied)
             await self.replica.settle()
             for obj in self.replica.api.applied[before:]:
@@ -78,14 +80,17 @@ def nodes(replica: Replica) -> Nodes:
     return Nodes(replica, 3)
 
 
-async def test_a_silent_agents_devices_are_unknown_within_forty_seconds(nodes: Nodes) -> None:
-    await nodes.pass_time(names.AGENT_LEASE_S, "node-1", "node-2")
+async def test_a_silent_agents_devices_are_unknown_once_its_patience_has_ended(
+    nodes: Nodes,
+) -> None:
+    nodes.only_ready("node-1", "node-2")
+    await nodes.pass_time(names.AGENT_UNREADY_S)
     assert set(nodes.ready().values()) == {"True"}
-    await nodes.pass_time(40 - names.AGENT_LEASE_S, "node-1", "node-2")
+    await nodes.pass_time(1)
     assert nodes.ready() == {"node-0": "Unknown", "node-1": "True", "node-2": "True"}
     condition = nodes.devices["node-0"].status.conditions[0]
     assert condition.reason == "AgentSilent"
-    assert "the agent of node node-0 has not renewed its Lease for 36 s" in condition.message
+    assert "the agent of node node-0 has not been ready for 16 s" in condition.message
     (mark,) = nodes.marks()
     assert set(mark["status"]) == {"conditions"}  # the rest has other writers
 
@@ -93,27 +98,30 @@ async def test_a_silent_agents_devices_are_unknown_within_forty_seconds(nodes: N
 async def test_nothing_is_placed_there_and_something_is_again_when_it_is_back(
     nodes: Nodes, replica: Replica
 ) -> None:
-    await nodes.pass_time(40, "node-1", "node-2")
+    nodes.only_ready("node-1", "node-2")
+    await nodes.pass_time(20)
     refused = replica.offer(replica.pod("pod-1"), "node-0")
     assert isinstance(refused, Refusal)
-    nodes.beat("node-0")
+    nodes.only_ready(*nodes.names)
     nodes.show(nodes._device("node-0", READY, 50))  # the agent writes over the mark
-    await nodes.pass_time(5, "node-1", "node-2")
+    await nodes.pass_time(20)
     assert set(nodes.ready().values()) == {"True"}
     assert not isinstance(replica.offer(replica.pod("pod-2"), "node-0"), Refusal)
 
 
 async def test_a_mark_that_was_overwritten_by_a_dying_agent_is_made_again(nodes: Nodes) -> None:
-    await nodes.pass_time(40, "node-1", "node-2")
+    nodes.only_ready("node-1", "node-2")
+    await nodes.pass_time(20)
     nodes.show(nodes._device("node-0", READY, 50))
-    await nodes.pass_time(2, "node-1", "node-2")
+    await nodes.pass_time(2)
     assert nodes.ready()["node-0"] == "Unknown"
 
 
 async def test_a_device_that_is_not_ready_for_a_reason_keeps_it(nodes: Nodes) -> None:
     lost = Condition(type="Ready", status="False", reason="CardGone", message="gone")
     nodes.show(nodes._device("node-0", lost, 50))
-    await nodes.pass_time(60, "node-1", "node-2")
+    nodes.only_ready("node-1", "node-2")
+    await nodes.pass_time(60)
     assert nodes.devices["node-0"].status.conditions[0].reason == "CardGone"
     assert nodes.marks() == []
 
@@ -136,8 +144,9 @@ async def test_pods_that_wait_there_for_their_agent_are_told_once(
     ):
         containers = [a_container(limits=limits)]
         replica.news.pod_changed(a_pod(name, node=node, phase=phase, containers=containers))
-    await nodes.pass_time(60, "node-1", "node-2")
-    note = "waits for the agent of node node-0, which has not been heard of for 36 s"
+    nodes.only_ready("node-1", "node-2")
+    await nodes.pass_time(60)
+    note = "waits for the agent of node node-0, which has not been ready for 16 s"
     assert told == [("waits", note)]
 
 
@@ -145,43 +154,107 @@ async def test_silent_nodes_come_one_by_one_and_no_pods_but_theirs_are_looked_at
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = Nodes(replica, 6)
-    replica.time += names.AGENT_LEASE_S + 1
-    nodes.beat("node-3", "node-4", "node-5")
+    nodes.only_ready("node-3", "node-4", "node-5")
+    replica.time += names.AGENT_UNREADY_S + 1
     monkeypatch.setattr(replica.cache, "pods", None)
+    replica.engine.pod("")
     silent = describe_silent(replica.state)
     assert [effect.name for effect in next(silent)] == ["gpu-node-0"]
-    nodes.beat("node-1")  # it is back before its turn
+    replica.news.agent_is("node-1", ready=True)  # it is back before its turn
+    replica.news.node_gone("node-2")
     replica.news.agent_gone("node-2")
     assert list(silent) == []
 
 
 async def test_when_most_agents_are_silent_it_is_not_they_who_are(nodes: Nodes) -> None:
-    await nodes.pass_time(120, "node-2")
+    nodes.only_ready("node-2")
+    await nodes.pass_time(120)
     assert set(nodes.ready().values()) == {"True"}
 
 
 async def test_the_agent_of_the_only_node_may_be_silent(replica: Replica) -> None:
     nodes = Nodes(replica, 1)
-    await nodes.pass_time(40)
+    nodes.only_ready()
+    await nodes.pass_time(20)
     assert nodes.ready() == {"node-0": "Unknown"}
 
 
-async def test_nobody_is_silent_who_could_not_be_heard(nodes: Nodes, replica: Replica) -> None:
-    await nodes.pass_time(30, "node-1", "node-2")
-    replica.news.agents_listed()  # the watch was lost, and is made up for
-    await nodes.pass_time(30, "node-1", "node-2")
+async def test_an_agent_that_is_unready_now_and_then_is_not_silent(nodes: Nodes) -> None:
+    for _ in range(6):
+        nodes.only_ready("node-1", "node-2")
+        await nodes.pass_time(10)
+        nodes.only_ready(*nodes.names)
+        await nodes.pass_time(1)
     assert set(nodes.ready().values()) == {"True"}
-    await nodes.pass_time(10, "node-1", "node-2")
+
+
+async def test_one_of_two_pods_that_is_ready_is_enough(nodes: Nodes, replica: Replica) -> None:
+    """In an update the new agent starts beside the old one."""
+    replica.news.pod_changed(an_agent_pod("node-0", ready=False, name="successor"))
+    await nodes.pass_time(60)
+    assert set(nodes.ready().values()) == {"True"}
+
+
+async def test_an_agent_whose_pod_is_deleted_is_silent(nodes: Nodes, replica: Replica) -> None:
+    replica.news.agent_gone("node-0")
+    await nodes.pass_time(20)
+    assert nodes.ready() == {"node-0": "Unknown", "node-1": "True", "node-2": "True"}
+
+
+async def test_an_agent_whose_kubelet_nobody_hears_is_silent(
+    nodes: Nodes, replica: Replica
+) -> None:
+    silent = a_node("node-0", resource_version=2)
+    unknown = Condition(type="Ready", status="Unknown")
+    status = silent.status.model_copy(update={"conditions": [unknown]})
+    replica.news.node_changed(silent.model_copy(update={"status": status}))
+    await nodes.pass_time(20)
+    assert nodes.ready() == {"node-0": "Unknown", "node-1": "True", "node-2": "True"}
+
+
+async def test_a_kubelet_that_says_it_is_not_ready_says_nothing_about_its_agent(
+    nodes: Nodes, replica: Replica
+) -> None:
+    replica.news.node_changed(a_node("node-0", ready=False, resource_version=2))
+    await nodes.pass_time(60)
+    assert set(nodes.ready().values()) == {"True"}
+
+
+@pytest.mark.parametrize("are_there_others", [True, False])
+async def test_an_agent_without_a_pod_is_expected_where_others_have_one(
+    replica: Replica, *, are_there_others: bool
+) -> None:
+    """A former leader may have ended before it marked the devices of a missing agent."""
+    nodes = Nodes(replica, 3)
+    for gone in nodes.names if not are_there_others else ("node-0",):
+        replica.state.agents.pop(gone)
+    uids = {an_agent_pod(node).metadata.uid for node in nodes.names}
+    replica.news.pods_listed(10_000, uids)
+    await nodes.pass_time(30 + names.AGENT_UNREADY_S)
+    assert set(nodes.ready().values()) == {"True"}
+    await nodes.pass_time(1)
+    expected = "Unknown" if are_there_others else "True"
+    assert nodes.ready() == {"node-0": expected, "node-1": "True", "node-2": "True"}
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+async def test_agents_have_time_to_come_back_after_the_watch_was_lost(
+    nodes: Nodes, replica: Replica, lost: str
+) -> None:
+    """The API server was away: agents are not ready until they have listed again."""
+    if lost == "before":
+        nodes.only_ready("node-1", "node-2")
+    replica.news.pods_listed(10_000, ())
+    await nodes.pass_time(10)
+    nodes.only_ready("node-1", "node-2")
+    await nodes.pass_time(20 + names.AGENT_UNREADY_S)
+    assert set(nodes.ready().values()) == {"True"}
+    await nodes.pass_time(1)
     assert nodes.ready()["node-0"] == "Unknown"
-
-
-async def test_an_agent_that_never_kept_a_lease_is_not_expected_to(nodes: Nodes) -> None:
-    nodes.replica.news.agent_gone("node-0")
-    await nodes.pass_time(120, "node-1", "node-2")
-    assert set(nodes.ready().values()) == {"True"}
 
 
 async def test_a_replica_that_does_not_lead_marks_nothing(nodes: Nodes, replica: Replica) -> None:
     replica.leading = False
-    await nodes.pass_time(60, "node-1", "node-2")
+    nodes.only_ready("node-1", "node-2")
+    await nodes.pass_time(60)
     assert replica.api.applied == []

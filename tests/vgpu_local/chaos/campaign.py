@@ -14,7 +14,7 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 
-from vgpu_api.names import AGENT_LEASE_S
+from vgpu_api.names import AGENT_UNREADY_S
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_local import checker
 from vgpu_local.chaos.busyness import slowed_down_by
@@ -290,7 +290,7 @@ class _Campaign:
         agents = sorted(daemon.name for daemon in self._cluster.agents.values())
         self._supervisor.kill(agents[self._verdict.seed % len(agents)], away_s=_LONG_AWAY_S)
         self._delete_all()
-        limit = AGENT_LEASE_S + _AGENT_GONE_S + _GONE_WITHIN_S
+        limit = AGENT_UNREADY_S + _AGENT_GONE_S + _GONE_WITHIN_S
         self._until(time.monotonic() + limit, lambda: objects(self._cluster))
         self._supervisor.mend()
 

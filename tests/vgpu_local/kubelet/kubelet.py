@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 
+from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
@@ -219,7 +220,9 @@ class Kubelet:
     # The pods
 
     def take(self, raw: Object) -> None:
-        """Start a pod, or apply a newer version of it."""
+        """Start a pod, or apply a newer version of it; agents run as processes of their own."""
+        if raw["metadata"]["namespace"] == AGENT_NAMESPACE:
+            return
         uid = raw["metadata"]["uid"]
         worker = self._workers.get(uid)
         if worker is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from vgpu_api.names import AGENT_LEASE_S, FINALIZER_IN_USE
+from vgpu_api.names import AGENT_UNREADY_S, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_operator.engine.cache import key_of
@@ -215,7 +215,7 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
     absent = absent_agent(allocation.node_name, state)
     if absent is None:
         state.claims.orphaned.pop(key, None)
-        state.claims.timers.set(key, state.now + AGENT_LEASE_S)
+        state.claims.timers.set(key, state.now + AGENT_UNREADY_S)
         return None
     since = _orphaned_since(state, key, allocation, absent)
     if state.now - since < state.agent_gone_s:

@@ -1,4 +1,4 @@
-"""Applies events about nodes, devices, agents, quotas and volumes."""
+"""Applies events about nodes, devices, quotas and volumes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from vgpu_api.v1alpha1 import Metadata
 from vgpu_api.vendors import kind_of, kinds
 from vgpu_operator.engine import events
 from vgpu_operator.engine.claims.describe import node_event
+from vgpu_operator.engine.event_handlers.agents import note_devices, review_agent
 from vgpu_operator.engine.scheduling.places import unreserve
-from vgpu_operator.engine.state import AgentSeen, State
+from vgpu_operator.engine.state import State
 from vgpu_operator.ledger.device_facts import cordoned_uuids, unread_words
 from vgpu_operator.ledger.device_table import DEVICES_OF_A_NODE
 from vgpu_operator.vendors import values_of
@@ -30,6 +31,7 @@ def node_observed(event: events.NodeObserved, state: State) -> None:
         state.registers[name] = None
     if known is None or _readiness(known) != _readiness(node):
         _look_at_claims_on(state, name)
+    review_agent(name, state)
 
 
 def node_deleted(event: events.NodeDeleted, state: State) -> None:
@@ -40,6 +42,7 @@ def node_deleted(event: events.NodeDeleted, state: State) -> None:
             unreserve(state, place)
     state.cache.nodes.pop(event.name, None)
     state.ledger.remove_node(event.name)
+    review_agent(event.name, state)
     _look_at_claims_on(state, event.name)
 
 
@@ -61,6 +64,7 @@ def device_observed(event: events.DeviceObserved, state: State) -> None:
     if kind_of(device.status.vendor) is not None or not device.status.vendor:
         state.registers[device.spec.node_name] = None
     state.links[device.spec.node_name] = None
+    note_devices(device.spec.node_name, state)
     _look_at_claims_on(state, device.spec.node_name, idle_only=True)
 
 
@@ -89,28 +93,8 @@ def device_deleted(event: events.DeviceDeleted, state: State) -> None:
         state.registers[node] = None
     state.out_of_service.pop(event.name, None)
     if node is not None:
+        note_devices(node, state)
         _look_at_claims_on(state, node, idle_only=True)
-
-
-def agent_observed(event: events.AgentObserved, state: State) -> None:
-    """Record the renewal of an agent's Lease with the time of this replica's clock."""
-    known = state.agents.get(event.node)
-    if known is None or known.renewed != event.renewed:
-        state.agents[event.node] = AgentSeen(event.renewed, state.now)
-
-
-def agent_deleted(event: events.AgentDeleted, state: State) -> None:
-    """Forget an agent; without a Lease it does not count as silent.
-
-    The node was removed, or it runs a version of the agent without a Lease.
-    """
-    state.agents.pop(event.node, None)
-
-
-def agents_listed(event: events.AgentsListed, state: State) -> None:
-    """Restart the clock of every agent, because silence counts only while this replica watches."""
-    for agent in state.agents.values():
-        agent.at = state.now
 
 
 def quota_observed(event: events.QuotaObserved, state: State) -> None:

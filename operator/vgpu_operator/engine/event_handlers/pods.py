@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from vgpu_api.agent_pods import is_agent_pod
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec
 from vgpu_api.v1alpha1.base import version_of
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine import events
+from vgpu_operator.engine.event_handlers.agents import (
+    agent_pod_deleted,
+    agent_pod_observed,
+    agents_listed,
+)
 from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
 from vgpu_operator.engine.event_handlers.pod_groups import note_group, running
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, gpu_pod_of, group_of
@@ -21,6 +27,8 @@ from vgpu_operator.engine.state import State
 
 def pod_observed(event: events.PodObserved, state: State) -> None:
     """Apply an added or updated pod."""
+    if is_agent_pod(event.pod):
+        agent_pod_observed(event.pod, state)
     observe_pod(state, event.pod)
 
 
@@ -106,6 +114,7 @@ def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
 
 def pod_deleted(event: events.PodDeleted, state: State) -> None:
     """Forget a pod with its tentative place and its work, and reconcile its claim."""
+    agent_pod_deleted(event.uid, state)
     group = state.cache.group_of_pod(event.uid)
     before = running(state, group)
     known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
@@ -161,6 +170,7 @@ def pods_listed(event: events.PodsListed, state: State) -> None:
         is_older = version_of(pod.pod.metadata.resource_version) <= event.version
         if pod.uid not in event.uids and is_older:
             pod_deleted(events.PodDeleted(pod.uid, was_seen=False), state)
+    agents_listed(state)
 
 
 def note_pod(state: State, pod: GPUPod) -> None:

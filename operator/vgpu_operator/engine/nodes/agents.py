@@ -1,8 +1,9 @@
 """Finds silent agents, and marks their devices `Ready=Unknown` so that they take no new claims.
 
-Each agent renews the Lease of its node every ten seconds. Silence is measured by this replica's own
-clock, from the time at which it observed a renewal; times that agents write are not used. If most
-agents are silent at once, the fault is with the API server or the network, and nothing is marked.
+An agent lives while its kubelet finds its pod ready: the readiness probe fails if the agent's event
+loop is stuck. While nobody hears the kubelet, Kubernetes marks the node, so an agent writes nothing
+to say that it lives. The time of silence is measured by this replica's own clock. If most agents
+are silent at once, the fault is with the API server or the network, and nothing is marked.
 (Kubernetes' node lifecycle controller stops evictions at the same share of a zone.)
 
 An agent that comes back overwrites the mark with its own conditions.
@@ -28,9 +29,10 @@ _MOST = 0.55
 
 @dataclass(slots=True)
 class _Silent:
-    """A node whose agent is silent, and since how many seconds."""
+    """A node whose agent is silent, since a time in monotonic seconds."""
 
     node: str
+    since: float
     seconds: float
 
 
@@ -46,9 +48,8 @@ def describe_silent(state: State) -> Iterator[list[Effect]]:
         return
     for found in silent:
         agent = state.agents.get(found.node)
-        # the agent is gone, or has come back
-        if agent is None or state.now - agent.at < found.seconds:
-            continue
+        if agent is None or agent.lost_at != found.since:
+            continue  # the agent is gone with its node, or has come back
         effects: list[Effect] = list(_marks(found, state))
         if not agent.reported:
             agent.reported = True
@@ -58,8 +59,8 @@ def describe_silent(state: State) -> Iterator[list[Effect]]:
 
 def _marks(silent: _Silent, state: State) -> Iterator[MarkDevice]:
     note = (
-        f"the agent of node {silent.node} has not renewed its Lease for {silent.seconds:.0f} s; "
-        "nothing is placed here until it does"
+        f"the agent of node {silent.node} has not been ready for {silent.seconds:.0f} s; "
+        "nothing is placed here until it is"
     )
     for device in state.ledger.devices(silent.node):
         if kind_of(device.status.vendor) is not None:
@@ -75,8 +76,8 @@ class Absent:
 
     Attributes:
         why: A sentence that says why we think so.
-        seen: When the agent was last heard from, in monotonic seconds; minus infinity if it has no
-            Lease.
+        seen: When the agent was last found ready, in monotonic seconds; minus infinity if it has
+            never been there.
     """
 
     why: str
@@ -85,21 +86,22 @@ class Absent:
 
 def absent_agent(node: str, state: State) -> Absent | None:
     """Return the node's agent if it is absent; None while most agents are silent at once."""
-    seen = state.agents.get(node)
-    if seen is None:
-        return Absent(f"the agent of node {node} keeps no Lease", -inf)
-    seconds = state.now - seen.at
-    if seconds <= names.AGENT_LEASE_S or _too_many(len(_silent(state)), state):
+    agent = state.agents.get(node)
+    if agent is None:
+        return Absent(f"node {node} has no agent", -inf)
+    if agent.lost_at is None or state.now - agent.lost_at <= names.AGENT_UNREADY_S:
         return None
-    why = f"the agent of node {node} has not renewed its Lease for {seconds:.0f} s"
-    return Absent(why, seen.at)
+    if _too_many(len(_silent(state)), state):
+        return None
+    seconds = state.now - agent.lost_at
+    return Absent(f"the agent of node {node} has not been ready for {seconds:.0f} s", agent.lost_at)
 
 
 def _silent(state: State) -> list[_Silent]:
     return [
-        _Silent(node, state.now - agent.at)
+        _Silent(node, agent.lost_at, state.now - agent.lost_at)
         for node, agent in state.agents.items()
-        if state.now - agent.at > names.AGENT_LEASE_S
+        if agent.lost_at is not None and state.now - agent.lost_at > names.AGENT_UNREADY_S
     ]
 
 
@@ -110,7 +112,7 @@ def _too_many(silent: int, state: State) -> bool:
 def _events(silent: _Silent, state: State) -> Iterator[RecordEvent]:
     """Yield events for pods with devices on the node that are waiting for its agent."""
     note = (
-        f"waits for the agent of node {silent.node}, which has not been heard of for "
+        f"waits for the agent of node {silent.node}, which has not been ready for "
         f"{silent.seconds:.0f} s"
     )
     for key in state.cache.claims_on(silent.node):
