@@ -47,8 +47,8 @@ class News:
     def pod_gone(self, uid: str, *, was_seen: bool = True) -> None:
         self._observe(events.PodDeleted(uid, was_seen))
 
-    def pods_listed(self, version: int, uids: Iterable[str]) -> None:
-        self._observe(events.PodsListed(version, frozenset(uids)))
+    def pods_listed(self, version: int, uids: Iterable[str], *, after_gap: bool = False) -> None:
+        self._observe(events.PodsListed(version, frozenset(uids), after_gap=after_gap))
 
     def claim_changed(self, claim: VGPUClaim) -> None:
         self._observe(events.ClaimObserved(claim))

@@ -8,7 +8,7 @@ differ, this one is wrong.
   `broken_stream`, `recorder`; put together in `real_cluster`
 * what they stand on: `background`, `listener`, `ports`, `started`, `wall_clock`
 * our programs: `programs`, `daemon`, `daemons`, `fork_server`, `operators`, `page`, `nodes`,
-  `simulated_nodes`, `small_disk`
+  `simulated_nodes`, `agent_pod`, `small_disk`
 * all of it at once: `cluster` on a `foundation`, with `options`, `assembly`, `webhooks` and
   `readiness`; or as manifests/ installs it: `installed`, `installation`, `accounts`
 * a neighbour: `hami` (its device plugin and what its scheduler writes)

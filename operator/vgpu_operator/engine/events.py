@@ -53,10 +53,17 @@ class PodDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PodsListed:
-    """A list of pods is complete: all pods that existed at `version` have been observed."""
+    """A list of pods is complete: all pods that existed at `version` have been observed.
+
+    Attributes:
+        version: The version of the list.
+        uids: The UIDs of all pods in it.
+        after_gap: True if the watch was lost before it.
+    """
 
     version: int
     uids: frozenset[str]
+    after_gap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,13 +326,16 @@ class _Informer(Reflector[Any]):
         kind = handler.kind
         super().__init__(api, kind.resource, handler, decode=kind.decode)
         self._observe = handler.observe
+        self._had_gap = False
 
     def restarted(self, reason: str) -> None:
+        self._had_gap = True
         WATCH_RESTARTS.labels(kind=self.resource.kind, reason=reason).inc()
 
     def listed(self, version: int, uids: Iterable[str]) -> None:
+        had_gap, self._had_gap = self._had_gap, False
         if self.resource is PODS:
-            self._observe(events.PodsListed(version, frozenset(uids)))
+            self._observe(events.PodsListed(version, frozenset(uids), after_gap=had_gap))
         elif self.resource is POD_DISRUPTION_BUDGETS:
             self._observe(events.BudgetsListed())
         elif self.resource.kind == PodGroup.__name__:

@@ -477,7 +477,7 @@ class State:
         out_of_service: By device, why it was last reported as out of service; empty if in service.
         crowded: Nodes that were reported for having too many devices.
         agents: The agent of each node that has or had a pod of one.
-        agents_back_at: The time from which agents count as lost; later than now after a list.
+        agents_back_at: The time from which agents count as lost, if the watch of pods had a gap.
         agent_nodes: The node of each agent's pod, by UID.
         unmarked: Nodes whose agent may have to read its devices again.
         evicts: True if pods are evicted when their claims violate limits.

@@ -53,25 +53,26 @@ def review_agent(node: str, state: State) -> None:
         agent.lost_at = max(state.now, state.agents_back_at)
 
 
-def agents_listed(state: State) -> None:
+def agents_listed(state: State, *, after_gap: bool) -> None:
     """Take account of a complete list of the pods.
 
     What ended our watch may have ended those of the agents, which are not ready until they have
-    listed again. And agents count as lost whose devices are there and whose pods the list lacks: a
-    former leader may have ended before it marked their devices. Where no agent has a pod, nothing
-    is known about agents.
+    listed again, too. And agents count as lost whose devices are there and whose pods the list
+    lacks: a former leader may have ended before it marked their devices. Where no agent has a pod,
+    nothing is known about agents.
     """
-    state.agents_back_at = state.now + _LISTED_AGAIN_S
-    for agent in state.agents.values():
-        if agent.lost_at is not None:
-            agent.lost_at = state.agents_back_at
+    if after_gap:
+        state.agents_back_at = state.now + _LISTED_AGAIN_S
+        for agent in state.agents.values():
+            if agent.lost_at is not None:
+                agent.lost_at = state.agents_back_at
     if not state.agents:
         return
     for node in state.cache.nodes:
         if node not in state.agents and any(
             kind_of(device.status.vendor) is None for device in state.ledger.devices(node)
         ):
-            state.agents[node] = NodeAgent(lost_at=state.agents_back_at)
+            state.agents[node] = NodeAgent(lost_at=max(state.now, state.agents_back_at))
 
 
 def note_devices(node: str, state: State) -> None:

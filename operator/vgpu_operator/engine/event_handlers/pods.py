@@ -170,7 +170,7 @@ def pods_listed(event: events.PodsListed, state: State) -> None:
         is_older = version_of(pod.pod.metadata.resource_version) <= event.version
         if pod.uid not in event.uids and is_older:
             pod_deleted(events.PodDeleted(pod.uid, was_seen=False), state)
-    agents_listed(state)
+    agents_listed(state, after_gap=event.after_gap)
 
 
 def note_pod(state: State, pod: GPUPod) -> None:
