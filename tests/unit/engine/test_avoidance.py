@@ -1,8 +1,7 @@
-"""A node whose kubelet rejects pods: their controller's next ones go elsewhere, for a time.
+"""If a node's kubelet rejects pods, their controller's next pods go elsewhere for a time.
 
-The statuses are those that a kubelet writes when it rejects a pod: phase Failed, a reason, and no
-container that has an ID (Kubernetes, "Admission" in its pages about the Topology Manager and about
-`UnexpectedAdmissionError`).
+The statuses are those of a kubelet that rejects a pod: phase Failed, a reason, and no container
+with an ID (Kubernetes' pages about the Topology Manager and `UnexpectedAdmissionError`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def replica(*nodes: str, gate: bool = False) -> Replica:
 
 
 def recorded(world: Replica, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Return the events for people, from now on: which object, reason and note."""
+    """Return a list that collects object, reason and note of all events from now on."""
     told: list[tuple[Any, ...]] = []
 
     def record(regarding: Any, *, reason: str, note: str, **_: Any) -> None:
@@ -57,14 +56,14 @@ def made(world: Replica, name: str, **fields: Any) -> Pod:
 
 
 def offered(world: Replica, name: str, **fields: Any) -> Pod:
-    """Return a pod for which Filter was called."""
+    """Return a pod after a call of Filter."""
     pod = made(world, name, **fields)
     world.offer(pod)
     return pod
 
 
 def moved(world: Replica, pod: Pod, *, node: str, **status: Any) -> Pod:
-    """Bind the pod to its node, and give it a status as its kubelet would."""
+    """Bind the pod to its node, and write the status that its kubelet would write."""
     wire = Pod.model_validate(world.api.objects[(PODS.plural, "default", pod.metadata.name)])
     changed = wire.to_wire()
     changed["spec"] |= {"nodeName": node}
@@ -76,7 +75,7 @@ def moved(world: Replica, pod: Pod, *, node: str, **status: Any) -> Pod:
 
 
 def rejected(world: Replica, pod: Pod, node: str, said: tuple[str, str] = TOPOLOGY) -> None:
-    """Let its kubelet reject the pod, which was bound a moment before."""
+    """Bind the pod and let its kubelet reject it."""
     moved(world, pod, node=node, phase="Pending")
     moved(world, pod, node=node, phase="Failed", reason=said[0], message=said[1])
 
@@ -87,7 +86,7 @@ def runs(world: Replica, pod: Pod, node: str) -> None:
 
 
 def filtered(world: Replica, pod: Pod, *nodes: str) -> str:
-    """Return the node to which a Filter sends the pod; empty if none."""
+    """Return the node that Filter leaves for the pod; empty if it leaves none."""
     outcome = world.offer(pod, *nodes)
     assert outcome is not None
     return "" if isinstance(outcome, Refusal) else outcome.node
@@ -116,7 +115,7 @@ async def test_a_replica_sets_pods_end_on_the_node_that_does_not_reject_them(bad
 
 
 async def gated(world: Replica, name: str) -> str:
-    """Return a pod behind our gate, and the node that it is let go to; empty: it waits."""
+    """Return a pod behind our gate and the node it is let go to; empty if it waits."""
     container = a_container(limits=SMALL)
     pod = a_pod(name, containers=[container], owners=[owner()], scheduler="default-scheduler")
     wire = pod.to_wire()
@@ -199,7 +198,7 @@ async def test_once_a_pod_of_the_controller_has_started_there_the_node_is_no_lon
     early, late, bad = (offered(world, name, owners=[owner()]) for name in ("a", "b", "c"))
     runs(world, early, "one")
     rejected(world, bad, "one")
-    moved(world, early, node="one", phase="Succeeded")  # it had started before
+    moved(world, early, node="one", phase="Succeeded")  # the pod had started before
     assert filtered(world, made(world, "d", owners=[owner()])) == ""
     runs(world, late, "one")
     world.time += 1.0

@@ -1,7 +1,7 @@
-"""A pod that got its node past us waits in line: by its priority, then by its age, as any other.
+"""A pod that another scheduler bound waits for devices in the order of priority, then of age.
 
-In mode Extender its author names a scheduler that does not ask us; in mode Gate somebody has taken
-our gate off. kube-scheduler then binds it by its slots, of which there are many.
+In mode Extender, the pod names a scheduler that does not call our extender; in mode Gate, a user
+has removed our gate. kube-scheduler then binds the pod by its slots, of which there are many.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from vgpu_operator.engine.scheduling.reservation import OFFERED_S, TENTATIVE_S
 
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
 SLOTS = {"nvidia.com/gpu": 1}
-"""The resource of that name which a node counts."""
+"""The name of the resource that a node counts."""
 MODES = pytest.mark.parametrize("config", [CONFIG, GATE], ids=["Extender", "Gate"])
 
 
 class Line:
-    """A node whose GPUs are out of order, a line of pods that wait for them, and one past it."""
+    """A node whose GPUs are out of service, pods that wait for them, and a pod bound past us."""
 
     def __init__(self, config: ClusterConfig, *, gpus: int = 1, api: Any = None) -> None:
         self.world = Replica(api, config=config)
@@ -50,7 +50,7 @@ class Line:
             self.world.news.device_changed(device)
 
     def pod(self, name: str, second: int, **fields: Any) -> Pod:
-        """Return a pod that was created in that second, stored and seen."""
+        """Return a pod created at that second, which the operator has seen."""
         gates = fields.pop("gates", [])
         fields.setdefault("containers", [a_container(limits=LIMITS, requests=SLOTS)])
         pod = a_pod(name, **fields)
@@ -64,7 +64,7 @@ class Line:
         return stored
 
     def waits(self, name: str, second: int, **fields: Any) -> Pod:
-        """Return a pod that waits in line: behind its gate, or refused by a Filter."""
+        """Return a waiting pod: behind its gate, or refused by Filter."""
         if self.is_gated:
             gates = [{"name": SCHEDULING_GATE}]
             return self.pod(name, second, scheduler="default-scheduler", gates=gates, **fields)
@@ -73,18 +73,18 @@ class Line:
         return pod
 
     def sneaks(self, name: str, second: int, **fields: Any) -> Pod:
-        """Return a pod that somebody else has bound."""
+        """Return a pod that another scheduler has bound."""
         return self.pod(name, second, scheduler="default-scheduler", node="node-1", **fields)
 
     async def recovers(self) -> list[str]:
-        """Let the GPUs work again; return the pods that get one."""
+        """Let the GPUs recover, and return the pods that get one."""
         await self.world.told()
         self.set_healthy(True)
         await self.world.scheduled()
         return self.served()
 
     def served(self) -> list[str]:
-        """Return the pods that have an allocation in the API."""
+        """Return the pods with an allocation in the API."""
         claims = [
             VGPUClaim.read(obj)
             for place, obj in self.world.api.objects.items()
@@ -138,7 +138,7 @@ async def test_where_nobody_waits_it_gets_what_is_free(config: ClusterConfig) ->
 
 @MODES
 async def test_each_of_several_waits_for_its_own_turn(config: ClusterConfig) -> None:
-    """Two GPUs recover at once: the first pod to be woken does not wake the second."""
+    """Two GPUs recover at once; waking the first pod does not wake the second."""
     line = Line(config, gpus=2)
     line.sneaks("first", 1)
     line.waits("waits", 2)
@@ -192,7 +192,7 @@ async def test_an_immediate_claim_is_not_served_first_for_its_sake(config: Clust
     assert await line.recovers() == ["waits"]
 
 
-# Pods that have, or had, their devices from us.
+# Pods that got their devices from us.
 
 
 @MODES
@@ -219,7 +219,7 @@ async def test_a_pod_that_lost_its_devices_goes_first(config: ClusterConfig) -> 
 
 
 async def test_a_pod_of_our_scheduler_that_has_no_claim_goes_first() -> None:
-    """The project was reinstalled: all claims are gone, and their pods still run."""
+    """After a reinstallation all claims are gone, and their pods still run."""
     line = Line(CONFIG)
     line.waits("important", 1, priority=1_000_000)
     line.pod("runs", 2, node="node-1")
@@ -227,7 +227,7 @@ async def test_a_pod_of_our_scheduler_that_has_no_claim_goes_first() -> None:
 
 
 async def test_a_pod_that_took_longer_to_bind_than_its_offer_lasts_goes_first() -> None:
-    """Volcano binds the pods of a gang together, however long that takes."""
+    """Volcano binds the pods of a gang together, which may take any time."""
     line = Line(CONFIG)
     line.set_healthy(True)
     gang = line.pod("gang", 2, scheduler="volcano")

@@ -1,4 +1,4 @@
-"""For pods with ACK's resource names, node labels decide which devices come first."""
+"""For pods with ACK's resource names, node labels decide the order of devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FULLER_FIRST, EMPTIER_FIRST = {"GPU-0"}, {"GPU-1"}
 async def devices_for(
     labels: dict[str, str], limits: dict[str, Any], annotations: dict[str, str] | None = None
 ) -> set[str]:
-    """Return the devices allocated on a node of three whose first is already in use a little."""
+    """Return the devices allocated on a node with three devices, the first slightly in use."""
     replica = Replica()
     replica.news.node_changed(a_node())
     for index, (uuid, links) in enumerate(LINKS.items()):

@@ -1,4 +1,4 @@
-"""The judge of the engine's campaign, by histories made by hand: each rule, kept and broken."""
+"""The judge of the engine's campaign accepts and rejects histories that are made by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vgpu_api.v1alpha1 import AllocatedDevice
 
 
 def granted(*claims: tuple[str, AllocatedDevice]) -> History:
-    """Return a history of pods, each with a claim."""
+    """Return a history of pods with a claim each."""
     history = History()
     for number, (name, of) in enumerate(claims):
         history.pod(name)
@@ -39,7 +39,7 @@ def test_a_device_that_is_anothers_alone() -> None:
 
 
 def a_pod_with(first: str, second: str) -> History:
-    """Return 3,000 and 9,000 MiB in init containers and 1,000 in the app, beside 5,000 more."""
+    """Return a history with init containers of 3,000 and 9,000 MiB and an app of 1,000."""
     history = granted(("other", part(5000)))
     history.pod("a", (first, "side", 3000), (second, "prep", 9000), ("app", "main", 1000))
     parts = [part(3000, request="side"), part(9000, request="prep"), part(1000)]
@@ -48,7 +48,7 @@ def a_pod_with(first: str, second: str) -> History:
 
 
 def test_a_sidecar_runs_beside_the_init_containers_after_it() -> None:
-    """12,000 MiB at once; before it, an ordinary init container has ended by then."""
+    """They need 12,000 MiB together; an ordinary init container would have ended by then."""
     assert a_pod_with("sidecar", "init").rules == ["capacity"]
     assert a_pod_with("init", "init").rules == []
 
@@ -121,7 +121,7 @@ def test_processes_that_outlive_a_forced_deletion_keep_their_devices() -> None:
     assert history.rules == ["in use"]
     history = running()
     history.gone(PODS, "a")
-    history.gone(NODES, "node-1")  # and nobody is there to know
+    history.gone(NODES, "node-1")  # and no agent is there to report it
     history.claim("a")
     assert history.rules == []
 
@@ -175,7 +175,7 @@ def test_a_pod_waits_because_there_is_none() -> None:
 
 
 def test_a_pod_waits_where_devices_may_be_kept_for_another() -> None:
-    """A bound pod that lacks devices on its node may have waited for longer."""
+    """A bound pod that lacks devices on its node may have waited longer."""
     for node, rules in (("node-1", []), ("node-2", ["waits"])):
         history = granted(("a", part(8192)))
         history.pod("a", node="node-1")

@@ -1,4 +1,4 @@
-"""The judge's rules about evictions and groups of pods, by histories made by hand."""
+"""The judge's rules about evictions and groups, checked with histories that are made by hand."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ HALF = FULL // 2
 
 
 def calm(history: History) -> History:
-    """Say that there are no faults."""
+    """Record that there are no faults."""
     history.judge.calm_since = 0.0
     return history
 
 
 def full_cluster(limits: Limits | None = None, **important: object) -> History:
-    """A pod of priority 1000 waits for half a device; each device has two pods of 100 and 200."""
+    """Let a pod of priority 1000 wait, with two pods (100, 200) on each device."""
     history = calm(History(limits))
     for number, uuid in enumerate(("GPU-0", "GPU-1", "GPU-2")):
         for priority in (100, 200):
@@ -77,7 +77,7 @@ def test_an_eviction_beside_pods_that_end_anyway_is_needless() -> None:
             "p100-1", ("app", "main", HALF), node="node-1", priority=100, phase="Running",
             deletion_timestamp="2026-01-01T00:00:00Z",
         )  # fmt: skip
-        if not later:  # it had been deleted just now
+        if not later:  # it was deleted a moment ago
             history.judge.making_way._ending["uid-of-p100-1"] = history.at + 1.0
         history.evicts("p100-0", "vip")
         assert history.rules == rules
@@ -139,7 +139,7 @@ def test_the_verb_keeps_victims_and_adds_less_important_ones_that_suffice() -> N
     for node, uids, rules in (
         ("node-1", ["uid-of-p100-0"], []),
         ("node-1", [], ["verb"]),
-        ("node-2", ["uid-of-p100-2"], ["verb"]),  # it was not asked about that node
+        ("node-2", ["uid-of-p100-2"], ["verb"]),  # the question did not include that node
     ):
         history = full_cluster()
         proposed = {"node-1": ["uid-of-p100-0"]}
@@ -156,7 +156,7 @@ def test_the_verb_keeps_victims_and_adds_less_important_ones_that_suffice() -> N
 
 
 def a_group(least: int, size: int) -> History:
-    """A group that waits, of whose pods a Bind was asked for a moment ago."""
+    """Return a waiting group with a Bind a moment ago."""
     history = calm(History())
     history.group("g", least)
     for number in range(size):
@@ -167,7 +167,7 @@ def a_group(least: int, size: int) -> History:
 
 def give(history: History, number: int) -> None:
     """Allocate devices for a pod of the group, decided now."""
-    history.at -= 1  # its write takes no time
+    history.at -= 1  # the write takes no time
     history.claim(f"g-{number}", part(1024), number=number + 1)
 
 

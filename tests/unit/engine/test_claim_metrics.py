@@ -1,4 +1,4 @@
-"""Claims as series: only the leader's, none of a claim's own, and sums that fit the device."""
+"""Only the leader exposes claims, as sums that fit the device without a series for each claim."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from vgpu_operator.extender.wire import BindRequest
 
 
 def prepared(replica: Replica, claim: VGPUClaim) -> VGPUClaim:
-    """Return the claim once its agent has the limits in place; the watch shows it."""
+    """Return the claim after its agent has set the limits and the watch has reported it."""
     condition = Condition(type=PREPARED, status="True", reason="LimitsInPlace")
     status = claim.status.model_copy(
         update={"conditions": [*claim.status.conditions, condition]},
@@ -32,7 +32,7 @@ def ready(claim: VGPUClaim) -> tuple[str, str]:
 async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(
     replica: Replica,
 ) -> None:
-    """The consequences of the agent's Prepared are read there, and not written back."""
+    """The operator reads the agent's Prepared and writes nothing in response."""
     replica.device()
     pod = replica.offered()
     metadata = pod.metadata
@@ -82,7 +82,7 @@ async def test_an_immediate_claim_that_was_made_with_the_finalizer_is_written_on
 async def test_an_immediate_claim_without_the_finalizer_gets_it_before_its_devices(
     replica: Replica,
 ) -> None:
-    """Admission was not asked, or the claim is older than it."""
+    """The claim was created without our admission."""
     replica.device()
     replica.claim(a_claim("mine", binding_mode="Immediate"))
     await replica.settle()

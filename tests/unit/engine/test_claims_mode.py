@@ -1,4 +1,4 @@
-"""Mode Claims: reserved, written, and only then handed over by an allocated ResourceClaim."""
+"""Mode Claims: devices are reserved and written before a ResourceClaim hands them over."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192, "nvidia.com/gpucores":
 
 
 def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
-    """Return an operator in mode Claims with ready nodes, each with room and a device."""
+    """Return an operator in mode Claims with ready nodes that have room and a device each."""
     made = Replica(api, config=CLAIMS)
     for number, name in enumerate(nodes or ("node-1",)):
         made.news.node_changed(a_node(name, allocatable={**ROOM, **room}))
@@ -34,7 +34,7 @@ def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
 
 
 def admitted(world: Replica, name: str = "pod-1", *, token: str = "", **fields: Any) -> Pod:
-    """Return a pod as the webhook leaves it, stored and seen."""
+    """Return a pod as the webhook leaves it, which the operator has seen."""
     raw = a_pod(name, **fields).to_wire()
     raw["spec"]["containers"] = [{"name": "main", "resources": {"limits": dict(LIMITS)}}]
     changed = applied(raw, mutate_pod(raw, CLAIMS, None, token=token or f"{len(name):012x}"))
@@ -53,7 +53,7 @@ def name_of(pod: Pod) -> str:
 
 
 def stored(world: Replica, pod: Pod) -> dict[str, Any] | None:
-    """Return the pod's ResourceClaim as the API server has it, or None."""
+    """Return the pod's ResourceClaim from the API server, or None."""
     found: dict[str, Any] | None = world.api.objects.get(
         (RESOURCE_CLAIMS.plural, "default", name_of(pod))
     )
@@ -103,7 +103,7 @@ def unschedulable(world: Replica, pod: Pod) -> None:
 
 
 def release(world: Replica, pod: Pod) -> None:
-    """Let the agent report that nothing of the pod's devices is in use any more."""
+    """Let the agent report that the pod's devices are no longer in use."""
     claim = world.claim_of(pod).to_wire()
     claim["status"]["released"] = {"allocationID": claim["status"]["allocation"]["id"]}
     world.claim(VGPUClaim.read(claim))
@@ -223,7 +223,7 @@ async def test_a_bound_pod_ends_the_reservation_and_a_released_claim_frees_every
 
 
 async def test_devices_in_use_are_kept_with_the_resource_claim_of_a_deleted_pod() -> None:
-    """A force delete: the pod is gone, and its containers may still run."""
+    """After a forced deletion the pod is gone, but its containers may still run."""
     world = replica()
     pod = admitted(world)
     await world.settle()
@@ -278,7 +278,7 @@ async def test_another_node_is_chosen_when_kube_scheduler_takes_the_allocation_a
 
 
 async def test_the_same_node_is_tried_again_after_longer_and_longer_waits() -> None:
-    """kube-scheduler rejects the node as fast as it is given, thirty times a second."""
+    """kube-scheduler rejects the node at once, thirty times a second."""
     world = replica()
     pod = admitted(world)
     await world.settle()
@@ -298,7 +298,7 @@ async def test_the_same_node_is_tried_again_after_longer_and_longer_waits() -> N
 
 
 async def test_a_pod_that_fits_on_no_node_gives_its_devices_back_after_a_while() -> None:
-    """kube-scheduler takes nothing away if no other node fits either."""
+    """kube-scheduler deallocates nothing if no other node fits."""
     world = replica()
     pod = admitted(world)
     await world.settle()

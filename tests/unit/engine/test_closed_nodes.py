@@ -1,4 +1,4 @@
-"""Cordoned and unready nodes take the pods that tolerate it, as with kube-scheduler.
+"""Cordoned and unready nodes accept pods that tolerate the taint, as with kube-scheduler.
 
 Sources: Kubernetes, Taints and Tolerations (taint nodes by condition), DaemonSet (the tolerations
 that its controller adds), the scheduler's plugins NodeUnschedulable and TaintToleration.
@@ -99,7 +99,7 @@ async def test_a_cordon_tolerated_is_no_leave_for_another_taint(replica: Replica
 
 
 async def test_the_best_node_is_found_among_open_and_tolerated_ones(replica: Replica):
-    """Binpack: the node with a claim on it, though it is cordoned, among more than are tried."""
+    """Binpack selects a cordoned node with a claim among more nodes than are tried."""
     for number in range(40):
         with_node(replica, node=f"open-{number:02}")
     with_node(replica, node="shut", unschedulable=True, taints=(CORDON,))
@@ -168,7 +168,7 @@ async def test_a_claim_without_a_pod_stays_off_a_cordoned_node(replica: Replica)
 async def test_a_number_of_a_taint_is_compared_with_the_tolerations(
     replica: Replica, operator, value, goes
 ):
-    """KEP-5471: Gt is for taints above the value, Lt for those below; others are no numbers."""
+    """KEP-5471: Gt tolerates taints above the value, Lt those below."""
     with_node(replica, taints=[Taint(key="sla", value="95", effect="NoSchedule")])
     toleration = Toleration(key="sla", operator=operator, value=value, effect="NoSchedule")
     outcome = replica.offer(seen(replica, a_gpu_pod([toleration])))

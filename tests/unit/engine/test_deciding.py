@@ -1,4 +1,4 @@
-"""Pods and claims are decided once, on what is really free, and the claim shows it."""
+"""Pods and claims are decided once, on capacity that is really free, and the claim shows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Replica
 
 
 async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Replica) -> None:
-    """Two pods each need more than half a device; both are decided before a write has ended."""
+    """Two pods need more than half a device each, and both are decided before a write ends."""
     replica.device(memory_mib=16384)
     replica.api.gate.clear()
     first = replica.news.pod_changed(a_pod_asking("first", 10000))
@@ -68,7 +68,7 @@ async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: R
 
 
 async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replica: Replica) -> None:
-    """A predecessor's late write stands already; ours tests the version it was decided on."""
+    """A late write of the predecessor came first; our write tests the version it is based on."""
     replica.device()
     claim = replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
     theirs = an_allocation(number=99).to_wire()
@@ -98,9 +98,9 @@ async def test_what_the_server_refuses_is_forgotten_and_the_device_is_free_again
 async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(
     replica: Replica,
 ) -> None:
-    """A quota, a policy or a missing right refuses at once, and would be asked without end."""
+    """A quota, a policy or a missing right refuses at once, so retries would never end."""
     replica.device()
-    tries: list[float] = []  # when each was made
+    tries: list[float] = []  # the time of each write
 
     def refuse(verb: str, name: str) -> ApiError | None:
         if verb != "patch status":

@@ -18,7 +18,7 @@ Lines: TypeAlias = Callable[[], list[logging.LogRecord]]
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Lines:
-    """Return the lines of decisions so far."""
+    """Return the log lines of decisions so far."""
     caplog.set_level(logging.INFO, logger="vgpu_operator.engine.observability.decision_log")
     return lambda: [record for record in caplog.records if hasattr(record, "decision")]
 
@@ -85,7 +85,7 @@ async def test_writes_that_repeat_a_decision_are_no_lines(replica: Replica, line
     pod = replica.offered()
     await replica.settle()
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
-    raw["metadata"]["generation"] = 7  # the status follows the generation
+    raw["metadata"]["generation"] = 7  # the status follows the new generation
     replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
     await replica.settle()
     assert decisions(lines()) == ["allocated"]

@@ -1,7 +1,7 @@
-"""A device's status is written within five seconds after it first differs from what is held.
+"""A device's status is written within five seconds after it first differs from the allocations.
 
-The clock is the event loop's, in virtual time, and the sums are the test's own: neither the
-engine's looks nor its idea of a difference is asked.
+The clock is the event loop's, in virtual time. The test computes the sums itself and uses neither
+the engine's clock nor its comparison.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LoopClock(Clock):
 
 
 class Written(MemoryApi):
-    """Keeps what was applied to each device last."""
+    """An API client that keeps the last status applied to each device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def _mib(size: str) -> int:
 
 
 class Fleet:
-    """Devices, up to 50 a node, claims that come and go, and how old each shown number is."""
+    """Devices, up to 50 a node, with claims that come and go, and the age of each shown number."""
 
     def __init__(self, devices: int) -> None:
         self.api = Written()
@@ -107,7 +107,7 @@ class Fleet:
         self.held[name] += more
 
     async def watch(self) -> None:
-        """Record every few milliseconds the age of what each device shows."""
+        """Record the age of each device's status every few milliseconds."""
         began = asyncio.get_running_loop().time()
         while True:
             now = asyncio.get_running_loop().time()
@@ -152,14 +152,14 @@ def test_pods_that_come_every_seven_tenths_of_a_second_are_shown_within_five(
     fleet = loop.run_until_complete(run(1, [0.7] * 32))
     assert fleet.oldest <= PROMISED_S
     assert fleet.api.shown == fleet.held
-    assert len(fleet.api.writes) <= 8  # of 32 pods in 22 s: the clock also bounds the writes
+    assert len(fleet.api.writes) <= 8  # for 32 pods in 22 s, so the clock also limits the writes
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_the_pace_no_device_shows_an_old_number_for_longer(
     loop: VirtualLoop, seed: int
 ) -> None:
-    """Invariant: no device differs from what is held of it for more than five seconds."""
+    """Invariant: no device differs from its allocations for more than five seconds."""
     draw = Random(seed)
     pace = draw.choice([0.05, 0.3, 0.9, 1.1, 2.4, 6.0])
     pauses = [draw.expovariate(1 / pace) for _ in range(60)]

@@ -1,4 +1,4 @@
-"""A device's status shows its holders, and two nodes may report the same UUID."""
+"""A device's status shows the claims that hold it, and two nodes may report the same UUID."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from vgpu_operator.engine.effects import WriteDevice
 
 
 async def applied(replica: Replica) -> list[tuple[str, dict[str, Any]]]:
-    """Settle; return the statuses applied meanwhile, by device, which the watch then delivers."""
+    """Settle, and return the statuses applied meanwhile, which the watch then delivers."""
     new = await written(replica)
     show(replica, new)
     return [(obj["metadata"]["name"], obj["status"]) for obj in new]
 
 
 async def written(replica: Replica) -> list[dict[str, Any]]:
-    """Come to rest; return what was applied meanwhile, which the watch does not show yet."""
+    """Settle, and return the statuses applied meanwhile, which the watch has not delivered."""
     before = len(replica.api.applied)
-    for _ in range(2):  # a view is seen, and seen again
+    for _ in range(2):  # the watch delivers a view twice
         replica.time += SHOWN_WITHIN_S
         await replica.settle()
     return list(replica.api.applied[before:])
 
 
 def show(replica: Replica, new: Sequence[dict[str, Any]]) -> None:
-    """Deliver what was applied through the watch."""
+    """Deliver the applied statuses through the watch."""
     for obj in new:
         for node in replica.ledger.nodes():
             for device in replica.ledger.devices(node):
@@ -135,7 +135,7 @@ async def test_what_was_written_is_not_written_again_while_the_watch_is_behind(
     new = await written(replica)
     assert len(new) == 1
     (device,) = replica.ledger.devices("node-1")
-    replica.news.device_changed(device)  # as it was before
+    replica.news.device_changed(device)  # an older version
     assert await written(replica) == []
     show(replica, new)
     assert await written(replica) == []

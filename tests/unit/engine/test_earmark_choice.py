@@ -1,4 +1,4 @@
-"""An earmark is for the devices where the least must still become free."""
+"""An earmark is for the devices on which the least capacity must still become free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vgpu_operator.vendors.parts import named_parts
 
 
 def columns_of(*devices: tuple[str, str, int], **more: Any) -> Fleet:
-    """Return devices of 16 GiB as (node, name, MiB in use); a node for each that is named."""
+    """Return columns of devices of 16 GiB, given as (node, name, MiB in use)."""
     columns = Fleet()
     for index, (node, name, used) in enumerate(devices):
         columns.put_node(node, NodeState(ready=True))
@@ -111,7 +111,7 @@ def test_where_one_numa_node_is_required_the_devices_are_of_one() -> None:
 def test_requests_of_one_claim_add_up_on_a_device_and_init_containers_do_not() -> None:
     columns = columns_of(("a", "a0", 0))
     two = [a_request(name="x", memory="9Gi"), a_request(name="y", memory="9Gi")]
-    assert chosen(columns, ask_of(*two)) is None  # together they fit nowhere, ever
+    assert chosen(columns, ask_of(*two)) is None  # together they never fit anywhere
     first = a_request(name="x", memory="9Gi", phase="Init")
     target = chosen(columns, ask_of(first, two[1]))
     assert target is not None
@@ -126,7 +126,7 @@ def test_the_parts_of_a_claim_get_devices_that_serve_them_together() -> None:
 
 
 def test_a_request_for_a_part_waits_for_what_the_part_takes_on_each_node() -> None:
-    """A part of size 2 has 8 GiB on a, 4 GiB on b, and there is none on c."""
+    """A part of size 2 has 8 GiB on a and 4 GiB on b, and c has no such part."""
     parts = {
         "a0": {"1g.4gb": "", "2g.8gb": "", "4g.16gb": ""},
         "b0": {"1g.2gb": "", "2g.4gb": "", "8g.16gb": ""},

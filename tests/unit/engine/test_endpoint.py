@@ -1,4 +1,4 @@
-"""kube-scheduler finds the leader: its address is the one of the Service's EndpointSlice."""
+"""kube-scheduler finds the leader by its address in the Service's EndpointSlice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgpu_operator.extender.endpoint import Advertised, Endpoint
 
 
 class Slices:
-    """An API server that takes slices, but not the first ones."""
+    """An API server that refuses the first slices and accepts later ones."""
 
     def __init__(self, failures: int) -> None:
         self._failures = failures

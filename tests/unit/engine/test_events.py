@@ -1,4 +1,4 @@
-"""Events on claims and devices: what happened to them, once, and nothing about what is usual."""
+"""Events on claims and devices report each unusual change once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgpu_operator.engine.effects import RecordEvent
 
 
 class Told:
-    """Records the events that a replica's engine emits."""
+    """A record of the events that a replica's engine emits."""
 
     def __init__(self, replica: Replica) -> None:
         self._recorded: list[RecordEvent] = []

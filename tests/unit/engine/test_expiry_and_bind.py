@@ -36,7 +36,7 @@ def two_nodes(replica: Replica) -> None:
 async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
     replica: Replica,
 ) -> None:
-    """The Binding's answer was lost, every read after it failed, and the watch is behind."""
+    """The Binding's answer was lost, all later reads failed, and the watch is behind."""
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -56,7 +56,7 @@ async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
 async def test_a_filter_of_a_pod_that_is_bound_leaves_its_claim_alone(
     replica: Replica, offered: tuple[str, ...]
 ) -> None:
-    """Its Binding stands and the answer was lost with the leader: kube-scheduler tries again."""
+    """Its Binding succeeded and the answer was lost with the leader, so kube-scheduler retries."""
     two_nodes(replica)
     pod = replica.offered()
     await replica.settle()
@@ -99,7 +99,7 @@ async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_i
 async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_devices_until_it_is_known(
     replica: Replica,
 ) -> None:
-    """Bound without an answer, started, deleted by force: its containers may still run."""
+    """It was bound without an answer and deleted by force, so its containers may still run."""
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -128,7 +128,7 @@ async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_devices_unti
 async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_found(
     replica: Replica,
 ) -> None:
-    """The pod may have been bound unseen; the pod that has its name now is another one."""
+    """The pod may have been bound unseen; another pod has its name now."""
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -172,7 +172,7 @@ async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_fo
 async def test_a_binding_for_which_the_server_was_too_busy_does_not_pin_its_pod(
     replica: Replica, reads: str
 ) -> None:
-    """429 means that nothing was bound, whether or not the pod can be read to see that."""
+    """429 means that nothing was bound, even if the pod cannot be read."""
     two_nodes(replica)
     pod = replica.offered()
     busy = TooManyRequests("later", status=429, retry_after=3.0)
@@ -205,7 +205,7 @@ async def test_a_refused_binding_does_not_unpin_a_pod_that_an_earlier_one_may_bi
 async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_another_node(
     replica: Replica,
 ) -> None:
-    """kube-scheduler retries if its Bind call was cut off; the Binding still succeeds."""
+    """kube-scheduler retries if its call of Bind was cut off; the Binding may still succeed."""
     two_nodes(replica)
     pod = replica.offered()
     answers: list[Any] = []
@@ -254,7 +254,7 @@ async def test_a_pod_found_bound_without_an_allocation_is_decided_for_its_node(
 async def test_a_pod_that_went_unseen_keeps_its_devices_until_the_agent_says_so(
     replica: Replica,
 ) -> None:
-    """A list found it missing: it may have been bound, and may still run, unknown to our watch."""
+    """A list found it missing; it may have been bound and may still run, unseen by our watch."""
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -337,7 +337,7 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_devices_back(
 async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_was_edited(
     replica: Replica,
 ) -> None:
-    """Its annotation can no longer be understood; it is not decided, and its devices go."""
+    """Its annotation can no longer be read, so it is not decided and its devices are released."""
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -361,7 +361,7 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
 
 
 async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica: Replica) -> None:
-    """A former leader bound it but never wrote the name; the agent relies on the name."""
+    """A former leader bound the pod without writing its name, which the agent needs."""
     two_nodes(replica)
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     pod = a_pod(
@@ -378,7 +378,7 @@ async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica:
 async def test_a_pod_that_is_bound_before_its_expiry_was_written_keeps_its_devices(
     replica: Replica,
 ) -> None:
-    """The server was too busy to take the allocation back; meanwhile the volume was there."""
+    """The server was too busy to remove the allocation, and meanwhile the volume was ready."""
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -399,7 +399,7 @@ async def test_a_pod_that_is_bound_before_its_expiry_was_written_keeps_its_devic
 async def test_a_second_binding_of_a_pod_that_was_deleted_by_force_frees_nothing(
     replica: Replica,
 ) -> None:
-    """kube-scheduler gave up on the first, which stands; its containers may still run."""
+    """kube-scheduler gave up on the first Binding, which succeeded, so its containers may run."""
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -443,13 +443,13 @@ async def test_a_pod_that_another_scheduler_bound_holds_nothing_where_it_did_not
     await replica.settle()
     status = replica.api.claim("named")["status"]
     assert "reservedFor" not in status
-    assert ("allocation" in status) is (mode == "Immediate")  # which keeps it for its next pod
+    assert ("allocation" in status) is (mode == "Immediate")  # the claim keeps it for its next pod
 
 
 async def test_a_pod_that_is_deleted_before_it_is_bound_frees_its_devices_at_once(
     replica: Replica,
 ) -> None:
-    """A finalizer, such as Kueue's, may keep the pod; the API server binds it no more."""
+    """A finalizer, such as Kueue's, may keep the pod, but the API server no longer binds it."""
     replica.device()
     pod = replica.offered()
     await replica.settle()

@@ -1,4 +1,4 @@
-"""Filter answers one node at once; Bind writes the claim before the Binding."""
+"""Filter answers with one node at once, and Bind writes the claim before the Binding."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_filter_on_full_nodes_reserves_nothing(replica: Replica) -> None:
 async def test_filter_on_full_nodes_keeps_each_that_serves_and_no_other(
     replica: Replica, policy: str
 ) -> None:
-    """The best of them makes no difference."""
+    """The order of the nodes makes no difference."""
     for node, memory in (("node-1", 16_384), ("node-2", 1024), ("node-3", 16_384)):
         replica.device(uuid=f"GPU-{node}", node=node, memory_mib=memory)
     pod = a_pod(

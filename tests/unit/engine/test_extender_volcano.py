@@ -1,4 +1,4 @@
-"""Volcano's session: what its extender plugin asks, and what becomes of a gang."""
+"""The extender's verbs for Volcano, in sessions that allocate gangs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def of(pod: Pod, node: str = NODE) -> dict[str, Any]:
 
 
 def gang(replica: Replica, size: int) -> list[Pod]:
-    """Return pods of which any two fill a GPU."""
+    """Return pods that need half a GPU each."""
     return [replica.pod(f"task-{number}") for number in range(size)]
 
 
 def session(replica: Replica, pods: list[Pod]) -> list[Pod]:
-    """Play Volcano with a job whose pods must all have a node; return those that got one.
+    """Play Volcano with a job whose pods all need a node, and return those that got one.
 
-    A predicate and an allocate for each; at the first that fits nowhere all is taken back.
+    Volcano calls predicate and allocate for each pod, and takes all back if one fits nowhere.
     """
     placed: list[Pod] = []
     for pod in pods:
@@ -81,7 +81,7 @@ async def test_a_later_task_of_a_gang_sees_what_earlier_ones_were_given() -> Non
 
 
 async def test_a_gang_that_does_not_fit_leaves_nothing_taken() -> None:
-    """A leftover tentative place would make the next job's predicate fail."""
+    """A tentative place that is left over would make the next job's predicate fail."""
     replica = Replica()
     replica.device()
     assert session(replica, gang(replica, 3)) == []

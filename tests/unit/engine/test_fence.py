@@ -1,4 +1,4 @@
-"""Writes of a former leader that have not landed yet can never be carried out."""
+"""Late writes of a former leader are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vgpu_operator.engine.scheduling.reservation import Reservation
 
 
 class Line:
-    """One replica's connection to the API server, which can hold back patches."""
+    """A replica's connection to the API server, which can delay patches."""
 
     def __init__(self, api: Any) -> None:
         self._api = api
@@ -41,7 +41,7 @@ class Line:
 
 
 class Watch:
-    """An informer of claims: its events come when the fence's first touch has come back.
+    """An informer of claims whose events come after the answer to the fence's first touch.
 
     Attributes:
         is_behind: It delivers nothing until it lists.
@@ -94,7 +94,7 @@ def a_pod_asking(name: str, mib: int) -> Pod:
 
 
 def given(pod: Pod | None = None) -> VGPUClaimStatus:
-    """Return a status with an allocation, for a pod if there is one."""
+    """Return a status with an allocation, for a pod if one is given."""
     reserved = None
     if pod is not None:
         reserved = ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid)
@@ -108,7 +108,7 @@ def stands(replica: Replica, name: str) -> VGPUClaim:
 
 
 def allocated(replica: Replica) -> list[str]:
-    """Return the pods that have devices by the API server."""
+    """Return the pods that have devices according to the API server."""
     claims = [
         VGPUClaim.read(obj) for (kind, *_), obj in replica.api.objects.items() if "vg" in kind
     ]
@@ -116,7 +116,7 @@ def allocated(replica: Replica) -> list[str]:
 
 
 async def a_former_leader_with_a_decision_under_way(replica: Replica) -> Any:
-    """Return one that allocated most of the only device to `early` but has not written it yet."""
+    """Return a leader that allocated most of the only device to `early` but has not written it."""
     former = type(replica)(Line(replica.api))
     for each in (former, replica):
         each.device(memory_mib=16384)
@@ -125,7 +125,7 @@ async def a_former_leader_with_a_decision_under_way(replica: Replica) -> Any:
     found = former.news.pod_changed(pod)
     assert isinstance(former.offer(pod), Reservation)
     await former.api.held.wait()
-    # What the successor lists; the pod itself has not come to its notice yet.
+    # The successor's list; it does not know the pod yet.
     replica.news.claim_changed(stands(replica, found.claim.name))
     return former
 
@@ -157,7 +157,7 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Repli
 async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
     replica: Replica, node: str, is_touched: bool
 ) -> None:
-    """The agent's report of it does not count: a Binding follows the claim's write."""
+    """The agent's report does not matter, because a Binding follows the claim's write."""
     replica.claim(a_claim("empty"))
     pod = replica.pod(node=node)
     before = replica.claim(a_claim("its", status=given(pod)))
@@ -177,7 +177,7 @@ async def test_a_claim_whose_pod_is_gone_is_touched(replica: Replica) -> None:
 async def test_an_immediate_claim_with_devices_is_not_touched(
     replica: Replica, mode: str, count: int
 ) -> None:
-    """It is decided again only once it is seen to have none."""
+    """It is decided again only after it is seen without devices."""
     replica.claim(a_claim("empty"))
     replica.claim(a_claim("its", binding_mode=mode, status=given()))
     assert await a_fence(replica).close() == 1 + count
@@ -190,7 +190,7 @@ async def test_a_claim_without_devices_is_touched(replica: Replica) -> None:
 
 
 async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Replica) -> None:
-    """A larger amount that the former leader sent must not land once that room is reallocated."""
+    """A larger amount from the former leader must not take effect once that room is reallocated."""
     status = given(replica.pod(node="node-1"))
     grows = a_claim("grows", requests=[a_request(memory="12Gi")], status=status)
     edited = grows.metadata.model_copy(update={"generation": 2})
@@ -202,7 +202,7 @@ async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Replica) -
 async def test_what_the_former_leader_wrote_is_observed_before_the_first_decision(
     replica: Replica,
 ) -> None:
-    """Its last decision has landed, and the watch delivers it after the fence's first touch."""
+    """Its last write succeeded, and the watch delivers it after the fence's first touch."""
     replica.device(memory_mib=16384)
     replica.claim(a_claim("empty"))
     watch, other = Watch(), Watch()

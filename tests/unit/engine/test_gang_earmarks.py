@@ -1,4 +1,4 @@
-"""A group does not starve behind small requests: devices are kept for all of it, or for nobody."""
+"""A group does not starve behind small requests: earmarks cover the whole group or nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_group(replica: Replica, name: str, sizes: list[dict[str, int]], **fields: 
 
 
 async def starves(replica: Replica, *groups: list[Pod]) -> None:
-    """Have the groups refused; a minute later they still wait."""
+    """Let the groups be refused and wait for a minute."""
     for seconds in (0, AFTER_S, 1):
         replica.time += seconds
         for pods in groups:
@@ -39,12 +39,12 @@ async def starves(replica: Replica, *groups: list[Pod]) -> None:
 
 
 def kept(replica: Replica) -> list[str]:
-    """Return the devices that are kept for somebody."""
+    """Return the earmarked devices."""
     return sorted(name for each in replica.state.earmarks for name in each.devices)
 
 
 async def full(replica: Replica, devices: int) -> list[Pod]:
-    """Return nodes of one device, each with a pod of half of it."""
+    """Fill half of each node's only device with a pod."""
     holders = []
     for number in range(devices):
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
@@ -88,7 +88,7 @@ async def test_small_pods_of_a_group_share_the_devices_that_are_kept(replica: Re
 
 
 async def test_a_group_that_no_earmarks_can_serve_gets_none(replica: Replica) -> None:
-    """Three whole devices of only two: anything kept for a part of the group would be idle."""
+    """It needs three devices of two, so earmarks for a part of the group would be wasted."""
     await full(replica, 2)
     await starves(replica, a_group(replica, "a", [WHOLE] * 3))
     assert kept(replica) == []

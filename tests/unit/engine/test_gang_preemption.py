@@ -15,11 +15,11 @@ from vgpu_api.resources import PODS
 from vgpu_client.errors import ServerError, TooManyRequests
 from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP
 
-# As victims.
+# Groups as victims.
 
 
 async def test_a_gang_makes_way_as_a_whole_on_all_its_nodes() -> None:
-    """Half of a gang would run for nothing."""
+    """Half of a gang is of no use."""
     town = Town()
     town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
     await town.gang("g", MIB, 1, "node-1", "node-9")
@@ -38,7 +38,7 @@ async def test_a_lone_pod_goes_before_a_gang_that_is_as_important() -> None:
 
 
 async def test_kube_scheduler_is_given_no_gang_that_runs_elsewhere_too() -> None:
-    """A victim on another node would make kube-scheduler's whole call fail."""
+    """A victim on another node would make the whole call of kube-scheduler fail."""
     town = Town()
     town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
     await town.gang("g", MIB, 1, "node-1", "node-9")
@@ -51,7 +51,7 @@ async def test_kube_scheduler_is_given_no_gang_that_runs_elsewhere_too() -> None
 async def test_a_gang_whose_pods_may_end_singly_loses_only_the_pod_that_is_in_the_way(
     mode: Any,
 ) -> None:
-    """Kubernetes 1.37 and 1.36 say it in different ways."""
+    """Kubernetes 1.36 and 1.37 express this in different ways."""
     town = Town()
     town.device_on(9)
     await town.gang("g", MIB, 1, "node-1", "node-9", disruptionMode=mode)
@@ -81,11 +81,11 @@ async def test_pods_of_a_group_without_a_minimum_make_way_singly() -> None:
     assert len(await town.evicted(4)) == 1
 
 
-# As preemptors.
+# Groups as preemptors.
 
 
 async def two_nodes(*priorities: int) -> Town:
-    """Return nodes of one device each, on which pods of these priorities have all of it."""
+    """Return nodes of one device each, which pods of these priorities use completely."""
     town = Town(devices=0)
     town.device_on(*range(len(priorities)))
     for number, priority in enumerate(priorities):
@@ -101,7 +101,7 @@ async def test_a_pod_makes_way_for_each_pod_of_a_gang_and_then_it_starts_whole()
     town = await two_nodes(10, 20, 30)
     pods = town.gang_waits("g", [MIB, MIB])
     assert await town.evicted() == ["low-0", "low-1"]
-    assert not any(town.tries(pods))  # nothing is free before it is released
+    assert not any(town.tries(pods))  # no device is free before its release
     await town.ends(*running(town, "low-0", "low-1"))
     assert sorted(await town.starts(pods)) == ["node-0", "node-1"]
     assert await town.evicted() == []
@@ -123,7 +123,7 @@ async def test_a_gang_takes_what_is_free_first() -> None:
 
 
 async def test_what_a_try_of_kube_scheduler_has_found_counts_once() -> None:
-    """Two of the four halves are reserved on the free device when victims are chosen."""
+    """Two of the four halves are reserved on the free device when the victims are chosen."""
     town = await two_nodes(10, 20)
     town.device_on(7)
     town.gang_waits("g", [MIB // 2] * 4)
@@ -168,7 +168,7 @@ async def test_newcomers_stay_off_all_devices_that_become_free_for_a_gang() -> N
 
 
 async def test_devices_stay_kept_where_a_try_leaves_room_on_a_node_for_one_pod_only() -> None:
-    """kube-scheduler offers the second pod no node whose CPU the first would use up."""
+    """kube-scheduler offers the second pod no node whose CPU the first pod would use up."""
     town = await two_nodes(10, 20)
     pods = town.gang_waits("g", [MIB, MIB])
     await town.evicted()
@@ -239,7 +239,7 @@ async def test_a_gang_whose_pods_are_not_all_there_preempts_nobody() -> None:
 
 
 async def test_one_budget_counts_the_victims_of_all_pods_of_a_gang() -> None:
-    """It allows one eviction, and on each node one would be needed."""
+    """It allows one eviction, but each node needs one."""
     town = Town(devices=0)
     town.device_on(1, 2)
     for number in (1, 2):
@@ -287,7 +287,7 @@ async def test_a_successor_evicts_only_the_victims_that_its_predecessor_has_left
     )
     pods = town.gang_waits("g", [MIB, MIB])
     assert await town.evicted() == ["low-0"]
-    town.replica.state.preemptions.open.clear()  # as it never knew
+    town.replica.state.preemptions.open.clear()  # which the successor never knew
     for earmark in town.replica.state.earmarks:
         town.replica.state.earmarks.remove(earmark.key)
     town.replica.api.before = lambda verb, name: None
@@ -325,7 +325,7 @@ async def test_a_gang_that_gets_nothing_although_its_victims_ended_preempts_no_m
     pods = town.gang_waits("g", [MIB, MIB])
     assert len(await town.evicted()) == 2
     await town.ends(*running(town, "low-0", "low-1"))
-    for _ in range(30):  # kube-scheduler tries it, and binds it for no reason that we know
+    for _ in range(30):  # kube-scheduler tries it and does not bind it, for an unknown reason
         town.tries(pods)
         await town.evicted(3)
     assert town.results() == {"in_vain": 1}
@@ -388,7 +388,7 @@ async def test_both_sides_are_told() -> None:
 
 
 async def test_a_pod_of_a_group_gets_what_others_made_way_for_before_older_pods_of_it() -> None:
-    """A pod of a group without a minimum preempts alone, and the devices are kept for it alone."""
+    """A pod of a group without a minimum preempts alone, and devices are kept only for it."""
     town = await two_nodes(10)
     town.replica.news.pod_group_changed(a_pod_group("g"))
     older = town.waits("g-0", MIB, group="g").to_wire()
@@ -403,7 +403,7 @@ async def test_a_pod_of_a_group_gets_what_others_made_way_for_before_older_pods_
     assert [name for verb, name in town.replica.api.log if verb == "merge"] == ["g-1"]
 
 
-# Behind our gate.
+# Groups behind our gate.
 
 
 def gated(
@@ -462,7 +462,7 @@ async def test_nobody_goes_for_a_gang_behind_gates_that_is_not_whole() -> None:
 async def test_nobody_goes_for_a_gang_behind_gates_whose_pods_lack_cpu_beside_each_other(
     cpu: str, gone: int
 ) -> None:
-    """Both of its pods must go to one node, which has eight CPUs."""
+    """Both pods must go to one node with eight CPUs."""
     town = Town(devices=0, mode="Gate")
     town.device_on(0)
     second = a_device(uuid="GPU-1", node="node-0", index=1, memory_mib=MIB, slots=4)
@@ -474,7 +474,7 @@ async def test_nobody_goes_for_a_gang_behind_gates_whose_pods_lack_cpu_beside_ea
 
 
 async def test_nobody_goes_while_nothing_says_how_many_pods_of_a_group_start() -> None:
-    """The cluster has PodGroups, and this one is not there."""
+    """The cluster serves PodGroups, but this one does not exist."""
     town = await behind_gates(10, 20)
     gated(town, "g", 2, annotations={}, group="g")
     assert await town.evicted(60) == []

@@ -1,7 +1,7 @@
-"""kube-scheduler's tries of a group: Filters that may be simulations, then Binds all at once.
+"""kube-scheduler tries a group with Filters that may be simulations, then Binds all at once.
 
-Each test plays one cycle as kube-scheduler does: it asks for one pod after another, takes
-everything back without a word, and begins anew, or sends a Bind for each pod at the same time.
+Each test plays a cycle of kube-scheduler: it calls Filter for one pod after another, then either
+drops all answers without notice and starts again, or sends a Bind for each pod at the same time.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ FAILS = "GroupIncomplete"
 
 
 class Scheduler:
-    """Asks the extender as kube-scheduler does."""
+    """A kube-scheduler that calls the extender."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
 
     def filter(self, pod: Pod, *nodes: str) -> str:
-        """Return the node that the Filter leaves, or an empty text."""
+        """Return the node that Filter leaves; empty if it leaves none."""
         asked = list(nodes or self.replica.cache.nodes)
         request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": asked})
         return next(iter(filter_nodes(self.replica.engine, request).node_names), "")
@@ -55,7 +55,7 @@ class Scheduler:
         ]
         for _ in range(40):
             await asyncio.sleep(0)
-        if not all(each.done() for each in asked):  # somebody waits: time passes
+        if not all(each.done() for each in asked):  # a Bind waits, so time passes
             self.replica.time += GATHER_S
             await self.replica.settle()
         return list(await asyncio.gather(*asked))
@@ -85,7 +85,7 @@ def bound(replica: Replica) -> set[str]:
 
 
 def allocated(replica: Replica) -> int:
-    """Return the claims with an allocation, as the API server has them."""
+    """Return the claims with an allocation on the API server."""
     return sum(
         bool((claim.get("status") or {}).get("allocation"))
         for (plural, *_), claim in replica.api.objects.items()
@@ -94,7 +94,7 @@ def allocated(replica: Replica) -> int:
 
 
 def used(replica: Replica) -> int:
-    """Return the memory that the ledger counts as used."""
+    """Return the used memory in the ledger."""
     return sum(
         use_of(replica.ledger, device.status.uuid).memory_mib
         for node in replica.cache.nodes
@@ -104,7 +104,7 @@ def used(replica: Replica) -> int:
 
 @pytest.fixture
 def two(replica: Replica) -> Replica:
-    """Two nodes, each with one device of 16 GiB."""
+    """Return a replica with two nodes, each with one device of 16 GiB."""
     for number in (1, 2):
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
     return replica
@@ -129,7 +129,7 @@ async def test_a_filter_of_a_groups_pod_writes_and_counts_nothing(two: Replica) 
 
 
 async def test_simulations_in_any_order_find_the_same_room(two: Replica) -> None:
-    """A simulation leaves nothing behind that could affect the next, whichever pod comes first."""
+    """A simulation leaves nothing behind that affects the next, in any order of the pods."""
     pods, scheduler = a_gang(two, "a", 4, limits=HALF), Scheduler(two)
     for order in itertools.permutations(range(4)):
         nodes = scheduler.simulate([pods[i] for i in order])
@@ -139,7 +139,7 @@ async def test_simulations_in_any_order_find_the_same_room(two: Replica) -> None
 async def test_a_second_filter_of_a_pod_begins_a_try_without_the_places_of_the_last(
     two: Replica,
 ) -> None:
-    """kube-scheduler weighs another choice of nodes for the same pods."""
+    """kube-scheduler simulates another choice of nodes for the same pods."""
     pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
     assert scheduler.filter(pods[0], "node-1") == "node-1"
     assert scheduler.filter(pods[1], "node-2") == "node-2"
@@ -151,7 +151,7 @@ async def test_a_second_filter_of_a_pod_begins_a_try_without_the_places_of_the_l
 async def test_a_group_without_room_leaves_nothing_behind_and_a_lone_pod_runs(
     two: Replica,
 ) -> None:
-    """The last refusal dooms the group: its places are free in the same moment."""
+    """The last refusal ends the try, so its places are free at once."""
     pods, scheduler = a_gang(two, "a", 3, priority=10), Scheduler(two)
     for _ in range(3):
         assert scheduler.simulate(pods)[2] == ""
@@ -164,14 +164,14 @@ async def test_a_group_without_room_leaves_nothing_behind_and_a_lone_pod_runs(
 async def test_a_less_important_pod_waits_for_an_unfinished_try_two_seconds_at_most(
     two: Replica,
 ) -> None:
-    """The group's last pod never reaches Filter: CPU is short, and nobody tells us so."""
+    """The group's last pod never reaches Filter because CPU is short, which we do not learn."""
     pods, scheduler = a_gang(two, "a", 3, least=3, priority=10), Scheduler(two)
     scheduler.simulate(pods[:2])
     lone = two.pod("lone", limits=WHOLE)
     assert scheduler.filter(lone) == ""
     two.time += PROVISIONAL_S
     await two.settle()
-    assert ("merge", "lone") in two.api.log  # it is woken
+    assert ("merge", "lone") in two.api.log  # the pod is woken
     assert scheduler.filter(lone) != ""
 
 
@@ -234,7 +234,7 @@ async def test_the_last_bind_of_a_failed_try_fails_like_the_others(two: Replica)
     (late,) = await scheduler.bind(pods[1:], nodes[1:])
     assert late == first
     nodes = scheduler.simulate(pods)
-    assert await scheduler.bind(pods, nodes) == ["", ""]  # the next try has nothing of this one
+    assert await scheduler.bind(pods, nodes) == ["", ""]  # nothing of this try is left for the next
 
 
 async def test_a_member_deleted_between_filter_and_bind_fails_the_others(two: Replica) -> None:
@@ -245,7 +245,7 @@ async def test_a_member_deleted_between_filter_and_bind_fails_the_others(two: Re
     before = two.time
     (error,) = await scheduler.bind(pods[:1], nodes[:1])
     assert error.startswith(FAILS)
-    assert two.time == before  # nobody waits for a Bind that cannot come
+    assert two.time == before  # no Bind waits for one that cannot come
     await two.settle()
     assert not bound(two)
     assert used(two) == 0
@@ -292,7 +292,7 @@ async def test_what_is_reserved_for_a_pod_that_asks_for_no_bind_is_taken_back(tw
 
 
 async def test_pods_without_gpus_count_for_the_minimum(two: Replica) -> None:
-    """A launcher without a GPU belongs to the group, but is never passed to Filter or Bind."""
+    """A launcher without a GPU belongs to the group, but never reaches Filter or Bind."""
     two.news.pod_group_changed(a_pod_group("a", least=3))
     two.news.pod_changed(a_pod("launcher", group="a", containers=[a_container()], admitted=False))
     pods = [two.pod(f"a-{i}", group="a", limits=WHOLE) for i in range(2)]
@@ -323,7 +323,7 @@ async def test_a_new_leader_gathers_binds_whose_filters_it_has_not_seen(two: Rep
 
 
 async def test_a_new_leader_finishes_a_group_that_is_bound_in_part(two: Replica) -> None:
-    """The leader ends between the two Bindings; kube-scheduler tries the second pod again."""
+    """The leader ends between the two Bindings, and kube-scheduler retries the second pod."""
     pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
     nodes = scheduler.simulate(pods)
     gone = Unreachable("the leader has ended")
@@ -347,7 +347,7 @@ async def test_a_new_leader_finishes_a_group_that_is_bound_in_part(two: Replica)
 
 
 async def test_a_new_leader_undoes_a_group_of_which_nothing_is_bound(two: Replica) -> None:
-    """The leader ends after the claims' writes; kube-scheduler does not come back."""
+    """The leader ends after the claims' writes, and kube-scheduler does not retry."""
     pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
     nodes = scheduler.simulate(pods)
     two.api.before = lambda verb, name: Unreachable("it ends") if verb == "bind" else None
@@ -372,7 +372,7 @@ async def test_a_new_leader_undoes_a_group_of_which_nothing_is_bound(two: Replic
 
 
 def woken(replica: Replica) -> set[str]:
-    """Return the pods that were requeued so far."""
+    """Return the pods requeued so far."""
     return {name for verb, name in replica.api.log if verb == "merge"}
 
 
@@ -402,7 +402,7 @@ async def test_a_waiting_group_is_woken_as_a_whole_and_only_once_all_of_it_fits(
 
 
 async def test_a_group_is_woken_when_the_room_of_its_other_pods_comes_later(two: Replica) -> None:
-    """Its large pod finds room first; later another node has room for its small one."""
+    """Its large pod finds room first, and later another node has room for its small pod."""
     two.device(uuid="GPU-3", node="node-3", memory_mib=4096)
     holders = [
         two.pod(name, limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})
@@ -429,7 +429,7 @@ async def test_a_group_is_woken_when_the_room_of_its_other_pods_comes_later(two:
 async def test_a_pod_whose_binding_was_refused_keeps_its_devices_when_its_group_is_woken(
     two: Replica,
 ) -> None:
-    """A place instead of its reservation would leave the allocation in the claim for ever."""
+    """If a place replaced its reservation, the allocation would stay in the claim for ever."""
     two.device(uuid="GPU-3", node="node-3", memory_mib=16384)
     holder = two.offered("x", limits=WHOLE)
     await two.settle()
@@ -456,7 +456,7 @@ async def test_a_pod_whose_binding_was_refused_keeps_its_devices_when_its_group_
 async def test_devices_on_a_node_that_is_not_offered_any_more_are_given_back_at_once(
     two: Replica,
 ) -> None:
-    """A place elsewhere would hide the reservation, and the devices would stay taken with it."""
+    """If a place elsewhere hid the reservation, its devices would stay in use."""
     two.device(uuid="GPU-3", node="node-3", memory_mib=16384)
     pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
     nodes = [scheduler.filter(pods[0], "node-1"), scheduler.filter(pods[1], "node-2")]
@@ -542,7 +542,7 @@ async def test_a_group_refused_for_ever_costs_no_request(two: Replica) -> None:
 
 
 def told_of(replica: Replica, pod: Pod) -> tuple[str, str]:
-    """Return the reason and the text that the claim of a refused pod shows."""
+    """Return the reason and the message on the claim of a refused pod."""
     (condition,) = [
         each for each in replica.claim_of(pod).status.conditions if each.type == "Allocated"
     ]
@@ -670,7 +670,7 @@ async def test_a_group_beyond_its_quota_is_refused_and_woken_once_the_quota_grow
 async def test_decisions_depend_on_the_order_of_the_calls_and_nothing_else(
     order: tuple[int, ...],
 ) -> None:
-    """Two replicas that learn of the pods in different orders answer the same Filters alike."""
+    """Two replicas that see the pods in different orders give the same answers to Filter."""
     answers = []
     for arrival in (order, order[::-1]):
         replica = Replica()
@@ -686,9 +686,9 @@ async def test_decisions_depend_on_the_order_of_the_calls_and_nothing_else(
 
 
 async def test_twenty_groups_take_turns_whole_and_leave_no_room_unused() -> None:
-    """Eight of them fit at a time. One ends at a time, and lone pods come in between.
+    """Eight groups fit at a time. They end one by one, and lone pods come in between.
 
-    Nothing is kept for those that starve: a lone pod would have to wait for them.
+    Earmarks are disabled, because a lone pod would have to wait for them.
     """
     scheduling = {"starvationAfterSeconds": 0}
     replica = Replica(config=ClusterConfig.model_validate({"scheduling": scheduling}))

@@ -27,7 +27,7 @@ def leading(restored: None) -> None:
 
 
 def looked_at(thing: object) -> bool:
-    """Return True if the next pass of the collector checks an object."""
+    """Return True if the collector's next pass examines an object."""
     return any(thing is each for each in gc.get_objects())
 
 
@@ -40,7 +40,7 @@ def test_what_survived_a_pass_is_not_looked_at_again(leading: None, generation: 
 
 
 def test_passes_are_over_what_is_new_however_much_came_before(leading: None) -> None:
-    """A thousand events a second bring 60,000 objects a second, and as many die."""
+    """A thousand events a second create 60,000 objects a second, and as many are freed."""
     sizes: list[int] = []
 
     def measured(phase: str, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Mode Gate: reserved, written, and only then let past the gate, tied to one node."""
+"""Mode Gate: devices are reserved and written before the gate is lifted and the node is fixed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OWNER = OwnerReference(kind="ReplicaSet", name="web", uid="uid-of-web", controll
 
 
 def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
-    """Return ready nodes with room and a device each."""
+    """Return an operator with ready nodes that have room and a device each."""
     made = Replica(api, config=GATE)
     for number, name in enumerate(nodes or ("node-1",)):
         made.news.node_changed(a_node(name, allocatable={**ROOM, **room}))
@@ -47,7 +47,7 @@ def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
 
 
 def gated(world: Replica, name: str = "pod-1", *, cpu: str = "1", **fields: Any) -> Pod:
-    """Return a pod as the webhook leaves it, stored and seen."""
+    """Return a pod as the webhook leaves it, which the operator has seen."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
     requests = {"nvidia.com/gpu": 1, "cpu": cpu}
     gates = fields.pop("gates", [{"name": SCHEDULING_GATE}])
@@ -76,7 +76,7 @@ def gates_of(world: Replica, name: str = "pod-1") -> list[Any]:
 
 
 def tied(world: Replica, name: str = "pod-1") -> list[str]:
-    """Return the nodes that its affinity names."""
+    """Return the nodes in the pod's affinity."""
     required = stored(world, name)["spec"]["affinity"]["nodeAffinity"]
     (terms,) = required.values()
     return [
@@ -87,7 +87,7 @@ def tied(world: Replica, name: str = "pod-1") -> list[str]:
 
 
 def refused(world: Replica, name: str = "pod-1", **status: Any) -> Pod:
-    """Let kube-scheduler find no room for the pod."""
+    """Let kube-scheduler report that it finds no room for the pod."""
     pod = Pod.model_validate(stored(world, name)).to_wire()
     pod["status"]["conditions"] = [
         {
@@ -102,7 +102,7 @@ def refused(world: Replica, name: str = "pod-1", **status: Any) -> Pod:
 
 
 def recorded(world: Replica, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return the events for people, from now on."""
+    """Return a list that collects all events from now on."""
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(world.recorder, "record", lambda _, **event: told.append(event))
     return told
@@ -267,7 +267,7 @@ async def test_a_lost_answer_is_read_from_the_pod() -> None:
 
 
 async def test_a_pod_that_was_bound_and_ended_unseen_keeps_its_devices_for_the_agent() -> None:
-    """Its gate came off by hand while our patch failed, so its offer lapses."""
+    """A user removed its gate while our patch failed, so its offer expires."""
     world = replica()
     world.api.before = lambda verb, _: (
         Forbidden("no", status=403) if verb == "patch object" else None
@@ -572,7 +572,7 @@ async def test_a_neighbour_that_is_resized_takes_what_kube_scheduler_counts(
 
 
 async def test_a_resize_that_is_refused_wakes_who_waits_for_its_room() -> None:
-    """The kubelet's refusal is in the status alone: the pod has no new generation."""
+    """The kubelet's refusal changes only the status, not the pod's generation."""
     world = replica(cpu="64")
     world.news.pod_changed(neighbour())
     gated(world, cpu="20")

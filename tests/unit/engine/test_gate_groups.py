@@ -1,10 +1,11 @@
 """Mode Gate: the pods of a group get past their gates together, or none of them does.
 
-What stands is read from the API server alone. The invariants, which every test here looks at after
-each step (`Town.settle`) and `tests/property/test_gate_group_states.py` in any order of events:
+The checks read only the objects of the API server. Every test checks these invariants after each
+step (`Town.settle`), and `tests/property/test_gate_group_states.py` checks them for any order of
+events:
 
-* never are more than none and fewer than the minimum of a group's pods past their gates;
-* a group that is not past its gates keeps no device for longer than `START_S`.
+* the number of a group's pods past their gates is never between zero and its minimum;
+* a group behind its gates holds no device for longer than `START_S`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def part(mib: int) -> dict[str, int]:
 
 
 class Town:
-    """Nodes of one device each, in mode Gate."""
+    """A cluster in mode Gate with nodes of one device each."""
 
     def __init__(
         self,
@@ -85,12 +86,12 @@ class Town:
     def _all(self, kind: str) -> list[dict[str, Any]]:
         return [obj for place, obj in sorted(self.api.objects.items()) if place[0] == kind]
 
-    # Users.
+    # Actions of users.
 
     def pod(
         self, name: str, limits: dict[str, int] = WHOLE, *, cpu: str = "100m", **fields: Any
     ) -> Pod:
-        """A pod as the webhook leaves it."""
+        """Create a pod as the webhook leaves it."""
         requests = {"nvidia.com/gpu": 1, "cpu": cpu}
         resources = ResourceRequirements(limits=dict(limits), requests=dict(requests))
         container = a_container().model_copy(update={"resources": resources})
@@ -101,7 +102,7 @@ class Town:
         return self.put(pod.model_copy(update={"spec": spec}))
 
     def member(self, name: str, least: int, *, group: str = "", **fields: Any) -> Pod:
-        """A pod of a group, by our annotations; its group is its name up to the hyphen."""
+        """Create a pod of a group by our annotations; its name up to the hyphen is the group."""
         group = group or name.rsplit("-", 1)[0]
         self.least[group] = least
         words = {ANNOTATION_GROUP: group, ANNOTATION_GROUP_MIN: str(least)}
@@ -118,7 +119,7 @@ class Town:
         return stored
 
     def bind(self, *names: str) -> None:
-        """Let kube-scheduler bind pods to the nodes that they are tied to."""
+        """Let kube-scheduler bind pods to the nodes of their affinities."""
         for name in names:
             raw = Pod.model_validate(self.stored(name)).to_wire()
             raw["spec"]["nodeName"] = self.tied(name)
@@ -126,7 +127,7 @@ class Town:
             self.put(Pod.model_validate(raw))
 
     def end(self, name: str) -> None:
-        """Delete the pod; the agent has released its claim, which is collected."""
+        """Delete the pod and its claim, which the agent has released."""
         uid = self.stored(name)["metadata"]["uid"]
         self.api.vanish(PODS, name)
         self.replica.news.pod_gone(uid)
@@ -136,7 +137,7 @@ class Town:
                 self.api.vanish(VGPU_CLAIMS, metadata["name"])
                 self.replica.news.claim_gone(("default", metadata["name"]), metadata["uid"])
 
-    # What stands.
+    # The state on the API server.
 
     async def settle(self, seconds: float = 0.0) -> None:
         self.replica.time += seconds
@@ -144,7 +145,7 @@ class Town:
         self.check()
 
     def check(self) -> None:
-        """Check that no group is past its gates in part."""
+        """Check that no group is partly past its gates."""
         for group, least in self.least.items():
             of_it = [
                 pod
@@ -181,7 +182,7 @@ class Town:
         )
 
     def why(self, pod: Pod) -> tuple[str, str]:
-        """Return the reason and the text that the pod's claim shows."""
+        """Return the reason and the message on the pod's claim."""
         condition = self.replica.claim_of(pod).status.conditions[0]
         return condition.reason, condition.message
 
@@ -264,7 +265,7 @@ async def test_of_two_groups_with_room_for_one_each_starts_whole_in_its_turn() -
     await town.settle()
     assert town.lifted() == town.allocated() == ["a-0", "a-1"]
     town.bind("a-0", "a-1")
-    town.least["a"] = 1  # a pod that ends is its controller's affair
+    town.least["a"] = 1  # its controller deletes a pod that has ended
     town.end("a-0")
     await town.settle(1.0)
     assert town.lifted() == ["a-1"]
@@ -291,7 +292,7 @@ async def test_a_pod_that_replaces_one_of_a_running_group_starts_alone() -> None
     await town.settle()
     town.bind("a-0", "a-1")
     town.end("a-0")
-    town.least["a"] = 1  # a pod that ended is its controller's affair
+    town.least["a"] = 1  # its controller deletes a pod that has ended
     town.member("a-2", 2, group="a")
     town.least["a"] = 1
     await town.settle(1.0)
@@ -322,7 +323,7 @@ async def test_a_pod_without_gpus_counts_for_its_group() -> None:
 
 
 async def test_cpu_counts_for_all_pods_of_a_group_together() -> None:
-    """The devices of one node are enough for both pods, and its CPU is not."""
+    """A node has enough devices for both pods, but not enough CPU."""
     town = Town(2, cpu="3")
     town.gang("a", 2, limits=part(1024), cpu="2")
     await town.settle()
@@ -452,7 +453,7 @@ async def test_no_devices_are_kept_for_a_group_that_lacks_pods() -> None:
     assert town.allocated() == ["holder", "small"]
 
 
-# What gets in between.
+# Faults and changes during a start.
 
 
 async def test_claims_that_are_not_all_written_in_time_are_given_back_with_a_reason(
@@ -523,7 +524,7 @@ async def test_a_successor_lifts_the_other_gates_of_a_group_that_was_lifted_in_p
     town = Town(2)
     town.gang("a", 2)
     await town.settle()
-    raw = Pod.model_validate(town.stored("a-1")).to_wire()  # as if its patch had not come
+    raw = Pod.model_validate(town.stored("a-1")).to_wire()  # as if its patch had not arrived
     raw["spec"]["schedulingGates"] = [{"name": SCHEDULING_GATE}]
     raw["spec"]["affinity"] = None
     town.api.put(PODS, raw)
@@ -540,7 +541,7 @@ async def test_once_the_gates_are_being_lifted_a_refused_patch_is_tried_again_wi
     town.api.before = lambda verb, name: (
         refused if (verb, name) == ("patch object", "a-1") else None
     )
-    town.least.clear()  # a-1 alone stays behind, and not by our doing
+    town.least.clear()  # only a-1 stays behind, which is not our fault
     for _ in range(10):
         await town.settle(START_S / 2)
     assert (town.lifted(), town.allocated()) == (["a-0"], ["a-0", "a-1"])
@@ -594,7 +595,7 @@ async def test_less_important_pods_make_way_for_a_whole_group() -> None:
     assert await evicted(town) == ["low-0", "low-1"]
     town.end("low-0")
     await town.settle(1.0)
-    assert town.allocated() == ["low-1"]  # the free device is kept for the group, and not given
+    assert town.allocated() == ["low-1"]  # the free device is kept for the group and not allocated
     town.end("low-1")
     await town.settle(1.0)
     assert town.lifted() == ["a-0", "a-1"]
@@ -622,7 +623,7 @@ async def test_nobody_makes_way_for_pods_that_disagree() -> None:
     assert await evicted(town) == []
 
 
-# The words of others.
+# Groups of other APIs.
 
 
 WORDS = [

@@ -30,7 +30,7 @@ ZONES = {"one": "a", "two": "b"}
 
 
 def replica(*objects: Object) -> Replica:
-    """Return a replica with one node and device in each of two zones, two classes, and the rest."""
+    """Return a replica with a node and a device in each of two zones, and two storage classes."""
     made = Replica(MemoryApi(), config=GATE)
     for name, zone in ZONES.items():
         labels = {"kubernetes.io/hostname": name, ZONE: zone}
@@ -42,7 +42,7 @@ def replica(*objects: Object) -> Replica:
 
 
 def gated(world: Replica, name: str = "pod-1", *claims: str, **fields: Any) -> Pod:
-    """Return a pod behind the gate, stored and seen."""
+    """Return a pod behind the gate, which the operator has seen."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
     container = a_container(limits=limits, requests={"nvidia.com/gpu": 1, "cpu": "1"})
     volumes = fields.pop("volumes", using(*claims)["volumes"])
@@ -55,7 +55,7 @@ def gated(world: Replica, name: str = "pod-1", *claims: str, **fields: Any) -> P
 
 
 def tied(world: Replica, name: str = "pod-1") -> str:
-    """Return the node that the pod's affinity names; empty: its gate is not lifted."""
+    """Return the node in the pod's affinity; empty if its gate is not lifted."""
     spec = world.api.objects[(PODS.plural, "default", name)]["spec"]
     if spec.get("schedulingGates"):
         return ""
@@ -66,13 +66,13 @@ def tied(world: Replica, name: str = "pod-1") -> str:
 
 
 def condition(world: Replica, pod: Pod) -> tuple[str, str]:
-    """Return the reason and the message that say why the pod's claim is not allocated."""
+    """Return reason and message of the condition Allocated of the pod's claim."""
     found = world.claim_of(pod).status.conditions[0]
     return found.reason, found.message
 
 
 async def test_a_pod_goes_to_the_node_of_its_volume() -> None:
-    """The other node comes first by name, and Binpack rates both equally."""
+    """The other node comes first by name, and Binpack gives both the same score."""
     world = replica(
         a_volume_claim(volume="v"), a_volume("v", nodes=["two"], claim="data", claim_uid="u")
     )

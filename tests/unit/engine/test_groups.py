@@ -1,4 +1,4 @@
-"""Groups of pods: who belongs to one, and how many of them must start together."""
+"""The members of a group of pods, and the number that must start together."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_pods_that_end_or_go_are_no_members_any_more(replica: Replica) -> 
 async def test_the_pod_group_says_how_many_must_start_together(
     replica: Replica, said: int | None, least: int
 ) -> None:
-    """A group without a gang's policy has no minimum, so each pod starts alone."""
+    """A group without a gang policy has no minimum, so each pod starts alone."""
     assert group(replica.state, A).least is None
     replica.news.pod_group_changed(a_pod_group("a", least=said))
     assert group(replica.state, A).least == least
@@ -78,7 +78,7 @@ def test_the_watch_keeps_the_group_of_a_gpu_pod() -> None:
         "spec": {"containers": [container], "schedulingGroup": {"podGroupName": "a"}},
     }
     reader = PodReader(Replica().state.config, has_room=False)
-    for _ in range(2):  # the second time only what may have changed is read
+    for _ in range(2):  # the second time only the changeable fields are read
         read = reader.read(raw)
         assert read.spec.scheduling_group is not None
         assert read.spec.scheduling_group.pod_group_name == "a"
@@ -108,7 +108,7 @@ def test_in_mode_gate_a_pod_without_gpus_keeps_every_word_for_its_group(
 
 
 class Server:
-    """An API server that serves one version of PodGroup, or none."""
+    """An API server that serves one version of PodGroup or none."""
 
     def __init__(self) -> None:
         self.version = ""
@@ -147,7 +147,7 @@ class NoWait(Clock):
 
 
 class Seen:
-    """The PodGroups that an informer's events amount to."""
+    """The PodGroups that result from an informer's events."""
 
     def __init__(self) -> None:
         self.groups: set[str] = set()
@@ -171,7 +171,7 @@ class Seen:
 
 
 async def test_pod_groups_are_followed_in_the_version_that_is_served() -> None:
-    """At first there is none, then one, as after opening a feature gate; then an upgrade."""
+    """No version is served at first, then one as after enabling a feature gate, then a newer."""
     server, seen = Server(), Seen()
     following = asyncio.create_task(follow_pod_groups(server, seen, NoWait()))
     await server.refused.wait()

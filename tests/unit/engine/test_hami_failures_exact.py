@@ -1,4 +1,4 @@
-"""Rows of our survey of HAMi's issues whose moment only a test of the engine can hit."""
+"""Rows of our survey of HAMi's issues that need exact timing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def binding(pod: Any) -> BindRequest:
 async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Replica) -> None:
     """HAMi: a pod that is bound and never allocated locks its node for five minutes.
 
-    Here no agent ever reports, and still every pod that fits is bound at once.
+    Here no agent reports, and every pod that fits is bound at once all the same.
     """
     replica.device()
     pods = [replica.pod(f"pod-{number}", limits=QUARTER) for number in range(4)]
@@ -66,7 +66,7 @@ async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Replica) -> Non
 async def test_row_6_an_unreadable_record_frees_no_device(replica: Replica) -> None:
     """HAMi: a pod whose annotation cannot be parsed counts as using nothing.
 
-    Here its devices count as full, both for the operator that saw it and for one that starts on it.
+    Here its devices count as full, for the operator that saw the change and for a new one.
     """
     replica.device()
     pod = replica.offered(limits=QUARTER)

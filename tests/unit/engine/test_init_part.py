@@ -1,4 +1,4 @@
-"""Init containers' devices: released when they have ended, allocated again when they run again."""
+"""Devices of init containers are released when they end and allocated again when they rerun."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def a_running_pod(replica: Replica) -> Pod:
 
 
 def report(replica: Replica, pod: Pod, **fields: Any) -> None:
-    """Report as the agent does, by server-side apply: all other fields stay."""
+    """Report like the agent, by server-side apply, which keeps all other fields."""
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     raw["status"].update(fields)
     replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
@@ -126,7 +126,7 @@ def a_meshed_pod(name: str, *, side: int, prepare: int, main: int) -> Pod:
 async def test_an_init_container_is_never_given_what_a_sidecar_before_it_uses(
     replica: Replica,
 ) -> None:
-    """12,000 MiB at once do not fit a device of 10,000, whatever each of them asks."""
+    """They need 12,000 MiB together, which do not fit a device of 10,000 MiB."""
     replica.device(memory_mib=10_000)
     pod = a_meshed_pod("pod-1", side=3_000, prepare=9_000, main=1_000)
     replica.api.put(PODS, pod.to_wire())
@@ -139,7 +139,7 @@ async def test_an_init_container_is_never_given_what_a_sidecar_before_it_uses(
 async def test_what_is_left_beside_a_sidecar_and_its_init_container_is_anothers(
     replica: Replica,
 ) -> None:
-    """10,000 MiB: 3,000 + 6,000 while it is prepared, 3,000 + 1,000 afterwards."""
+    """Of 10,000 MiB they use 3,000 + 6,000 at first and 3,000 + 1,000 afterwards."""
     replica.device(memory_mib=10_000)
     pod = a_meshed_pod("pod-1", side=3_000, prepare=6_000, main=1_000)
     replica.api.put(PODS, pod.to_wire())
@@ -271,7 +271,7 @@ async def test_init_containers_that_run_again_wait_for_room_and_take_it(
 
 
 async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Replica) -> None:
-    """The kubelet runs them again before anybody took their devices out of the allocation."""
+    """The kubelet reruns them before their devices were removed from the allocation."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
     wanted(replica, pod)
@@ -312,7 +312,7 @@ async def test_a_new_leader_takes_the_devices_of_ended_init_containers_out_too(
     ("mig", "free"), [(None, True), (MigAllocation(profile="1g.5gb", start=6, size=1), False)]
 )
 def test_an_instance_of_an_init_container_stays_until_the_pod_ends(mig: Any, free: bool) -> None:
-    """Another claim could take its place; init containers that run again would then not fit."""
+    """Another claim could take its place, and rerun init containers would not fit."""
     device = an_allocated_device(request="prepare").model_copy(update={"mig": mig})
     allocation = an_allocation(device)
     claim = a_claim(requests=[a_request(name="prepare", phase="Init")], allocation=allocation)

@@ -1,4 +1,4 @@
-"""Claims that a replica of a later version wrote: what it added survives, and is not guessed at."""
+"""Fields that a replica of a later version added to a claim survive and are not interpreted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADDED = ("partOfLater", {"any": ["value", 1]})
 
 
 async def a_claim_with_added_fields(replica: Replica) -> tuple[Pod, str]:
-    """Return a running pod's claim, with a field of a later version at each level of its status."""
+    """Return a running pod's claim with an unknown field at each level of its status."""
     replica.device(memory_mib=16_384)
     pod = a_pod(
         "pod-1",
@@ -44,7 +44,7 @@ async def a_claim_with_added_fields(replica: Replica) -> tuple[Pod, str]:
 
 
 def places(raw: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all that a later version may add a field to, in a claim's status."""
+    """Return all objects in a claim's status to which a later version may add a field."""
     status = raw["status"]
     allocation = [status["allocation"]] if "allocation" in status else []
     devices = [device for each in allocation for device in each["devices"]]
@@ -227,7 +227,7 @@ async def test_nothing_new_is_given_of_a_device_that_is_divided_in_an_unknown_wa
 async def test_late_news_that_a_claim_was_unreadable_does_not_keep_it_from_going(
     replica: Replica, age: int
 ) -> None:
-    """Its version is known as readable, or a newer one is: nothing more is heard of the claim."""
+    """The claim was readable at this or a newer version, and no other event will come."""
     replica.device()
     raw = a_claim("mine", requests=[a_request(memory="4Gi")], binding_mode="Immediate").to_wire()
     observe(replica, raw)

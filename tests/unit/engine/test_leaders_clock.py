@@ -1,4 +1,4 @@
-"""A leader's own clock may be wrong: what it compares and writes is the API server's time."""
+"""A leader compares and writes the API server's time, because its own clock may be wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class World:
         self.replica: Any = None
 
     def lead(self, *, wrong_s: float) -> None:
-        """A replica whose clock is wrong by so much takes over, and has seen every claim."""
+        """Let a replica with a wrong clock take over, after it has seen every claim."""
         world = self
 
         class WrongClock(Clock):
@@ -64,7 +64,7 @@ class World:
                 self.replica.news.claim_changed(VGPUClaim.read(raw))
 
     async def use(self, claim: str) -> None:
-        """A pod uses the claim and ends, and the agent reports it."""
+        """Let a pod use the claim and end, and the agent report it."""
         replica = self.replica
         replica.claim(a_claim(claim, requests=[a_request()], ttl_seconds_after_unused=TTL_S))
         annotations = {ANNOTATION_CLAIM: claim, ANNOTATION_SLOTS_ADDED: "main"}
@@ -113,7 +113,7 @@ async def test_a_claim_lives_for_its_ttl_under_a_successor_with_another_clock(
 
 @EITHER_WAY
 async def test_the_operators_clocks_show_the_api_servers_time(wrong_s: float) -> None:
-    """Its engine decides and stamps by it, and certificates begin and end by it."""
+    """The engine's decisions, its timestamps and the certificates use that time."""
     connection = Connection("http://server", None, None, None, FixedCredentials())
     operator = Operator(Api(Transport(Mock(), connection)), parse(ARGUMENTS, {}))
     server = time.time() - wrong_s

@@ -1,4 +1,4 @@
-"""A replica decides after it has seen everything and closed the fence, and not a moment longer."""
+"""A replica decides only after it has seen all objects and closed the fence, and while it leads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vgpu_operator.errors import LeadershipLost
 
 
 class Election:
-    """An elector whose fate the test decides."""
+    """An elector that the test controls."""
 
     def __init__(self, story: list[str]) -> None:
         self._story = story
@@ -39,7 +39,7 @@ class Election:
 
 
 class Informer:
-    """A reflector, which follows its watch unless the test changes that."""
+    """A reflector that follows its watch unless the test changes that."""
 
     def __init__(self) -> None:
         self.synced = asyncio.Event()
@@ -48,7 +48,7 @@ class Informer:
 
 
 class Candidate:
-    """A replica's leadership and what happened, in order."""
+    """A replica's leadership, with a record of its steps in order."""
 
     def __init__(self) -> None:
         self.story: list[str] = []
@@ -90,7 +90,7 @@ async def test_the_fence_is_closed_before_the_first_decision() -> None:
     candidate = Candidate()
     async with running(candidate):
         await turns()
-        assert candidate.story == []  # it does not even stand before it has seen everything
+        assert candidate.story == []  # it is not even a candidate before it has seen all objects
         candidate.informer.synced.set()
         candidate.election.won.set()
         await candidate.begun.wait()

@@ -1,4 +1,4 @@
-"""Links that their two ends report differently."""
+"""Links whose two ends report different states are named in an event."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_link_that_one_end_denies_is_told_on_the_node_once(
 ):
     see(replica, "A", B=210)
     replica.submit()
-    assert said == []  # the other end is not there yet
+    assert said == []  # the other end does not exist yet
     see(replica, "B", A=10)
     for _ in range(3):
         replica.submit()

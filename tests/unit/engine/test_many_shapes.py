@@ -1,4 +1,4 @@
-"""Pods of one tenant that are all different: what they leave behind is bounded, others go on."""
+"""Pods of one tenant that all differ leave a bounded state and do not stop other tenants."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.scale
 
 NODES = 16
 FULL = 4_500
-"""This many distinct requests or rules fill every cache."""
+"""A number of distinct requests or rules that fills every cache."""
 A_UID = 8
-"""Blocks of memory, more than a deleted pod's UID takes: deletions are remembered for long."""
+"""Blocks of memory for the UID of a deleted pod, which is remembered for a long time."""
 
 
 def shaped(number: int) -> Pod:
-    """Return a request of its own: no node has so much memory."""
+    """Return a unique request for more memory than any node has."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 40_000 + number}
     return a_pod(f"p{number}", containers=[a_container(limits=limits)])
 
 
 def selecting(number: int) -> Pod:
-    """Return rules of its own: a selector of 10 kB that no node matches."""
+    """Return unique rules: a selector of 10 kB that no node matches."""
     selector = {f"key-{number}-{key}": "x" * 60 for key in range(140)}
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
     return a_pod(f"p{number}", containers=[a_container(limits=limits)], node_selector=selector)
@@ -52,7 +52,7 @@ def come_and_go(replica: Replica, make: Callable[[int], Pod], numbers: range) ->
 async def test_shapes_beyond_those_that_are_remembered_leave_nothing_behind(
     replica: Replica, make: Callable[[int], Pod], many: int
 ) -> None:
-    """A pod of another tenant still gets a device."""
+    """Also, a pod of another tenant still gets a device."""
     for number in range(NODES):
         name = f"node-{number}"
         replica.news.node_changed(a_node(name))

@@ -1,4 +1,4 @@
-"""Ten thousand pods or claims of one tenant: bounded memory, and no more work for others."""
+"""Ten thousand waiting pods or claims of a tenant take bounded memory and slow no other tenant."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.scale
 FEW, MANY = 100, 10_000
 NODES = 8
 A_POD = 200
-"""Blocks of memory, more than a waiting pod takes with its spec and its place in the queue."""
+"""Blocks of memory for a waiting pod with its spec and its place in the queue."""
 A_UID = 8
-"""Blocks that a deleted pod may leave for some minutes: late news of it must not bring it back."""
+"""Blocks that a deleted pod may leave for minutes, so that a late event does not bring it back."""
 REMEMBERED = 50_000
-"""Blocks of the thousands of requests and refusals that are remembered, however many there were."""
+"""Blocks for the bounded number of requests and refusals that are remembered."""
 
 
 def alike(number: int) -> Pod:
@@ -32,7 +32,7 @@ def alike(number: int) -> Pod:
 
 
 def different(number: int) -> Pod:
-    """Return a share of its own size, which no GPU has left."""
+    """Return a share of a unique size that no GPU has left."""
     return a_gpu_pod(f"p{number}", 6_000 + number)
 
 
@@ -42,7 +42,7 @@ def a_gpu_pod(name: str, memory_mib: int, *, namespace: str = "tenant") -> Pod:
 
 
 def full_but_for_one(replica: Replica) -> None:
-    """Create nodes whose GPUs are taken, and one with a small GPU, where the others go."""
+    """Create nodes whose GPUs are in use, and a node with a small GPU for the other tenant."""
     for number in range(NODES):
         replica.news.node_changed(a_node(f"node-{number}"))
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16_384)
@@ -61,7 +61,7 @@ def wait(replica: Replica, make: Callable[[int], Pod], numbers: Iterable[int]) -
 
 
 def work(act: Callable[[], object]) -> int:
-    """Return the number of functions that are called."""
+    """Return the number of function calls."""
     calls = 0
 
     def count(_: FrameType, event: str, __: object) -> None:
@@ -129,7 +129,7 @@ async def test_a_gpu_that_becomes_free_costs_as_much_with_ten_thousand_alike_as_
     free(0)
     with_few = free(1)
     wait(replica, alike, range(FEW, MANY))
-    free(2)  # by now each has been looked at once
+    free(2)  # by now each was examined once
     assert free(3) < 2 * with_few
 
 

@@ -1,4 +1,4 @@
-"""Metrics are served on a loop of their own: neither the engine's nor admission's."""
+"""Metrics are served by an event loop of their own, not by the engine's or admission's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_free_port() -> int:
 
 
 def scraped(port: int, timeout_s: float) -> int:
-    """Blocks its thread, and the loop with it, until the metrics have come."""
+    """Return the metrics, and block the thread with its event loop until they arrive."""
     url = f"http://127.0.0.1:{port}/metrics"
     with urllib.request.urlopen(url, timeout=timeout_s) as answer:
         answer.read()
@@ -44,7 +44,7 @@ async def test_metrics_are_served_while_the_loop_of_the_process_is_busy() -> Non
             try:
                 status = scraped(port, 10.0)
             except urllib.error.URLError as error:
-                if not isinstance(error.reason, ConnectionRefusedError):  # it listens soon
+                if not isinstance(error.reason, ConnectionRefusedError):  # the server listens soon
                     raise
     assert status == 200
     serving.cancel()

@@ -1,4 +1,4 @@
-"""A node is identified by its UID: another node of its name does not hold its allocations."""
+"""A node is identified by its UID; another node with its name does not hold its allocations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_an_allocation_remembers_which_node_it_was_made_for(replica: Repli
 async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the_former(
     replica: Replica,
 ) -> None:
-    """The result is the same if nobody saw that it was gone in between."""
+    """The result is the same if the deletion in between was not seen."""
     pod = await a_running_pod(replica)
     name = replica.claim_of(pod).metadata.name
     replica.news.pod_gone(pod.metadata.uid)
@@ -77,7 +77,7 @@ async def test_what_is_given_on_the_new_node_stays(replica: Replica) -> None:
 async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
     replica: Replica,
 ) -> None:
-    """Allocations were written like this before they had a node UID."""
+    """Earlier versions wrote allocations without a node UID."""
     pod = await a_running_pod(replica)
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     del raw["status"]["allocation"]["nodeUID"]
@@ -94,7 +94,7 @@ async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
 async def test_a_node_that_cannot_be_read_frees_nothing(replica: Replica) -> None:
     pod = await a_running_pod(replica)
     replica.news.node_unreadable("node-1", "uid-of-node-1")
-    replica.cache.nodes.pop("node-1")  # as a new leader, which never read it
+    replica.cache.nodes.pop("node-1")  # like a new leader, which never read the node
     replica.news.node_unreadable("node-1", "uid-of-node-1")
     replica.engine.lead()
     await replica.settle()
@@ -104,7 +104,7 @@ async def test_a_node_that_cannot_be_read_frees_nothing(replica: Replica) -> Non
 async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_still(
     replica: Replica,
 ) -> None:
-    """The agent's report about one would otherwise free the other while it is in use."""
+    """Otherwise the agent's report about one would free the other while it is in use."""
     replica.device()
     small = {**GPU, "nvidia.com/gpumem": 64}
     pods = [replica.offered(f"pod-{number}", limits=small) for number in range(5)]
@@ -128,7 +128,7 @@ async def test_a_device_that_two_nodes_claim_is_placed_on_the_first_until_that_l
 async def test_a_running_pod_keeps_its_devices_when_its_node_is_registered_anew(
     replica: Replica,
 ) -> None:
-    """Its containers were never stopped, and nobody else may get their devices meanwhile."""
+    """Its containers never stopped, so no other pod may get their devices meanwhile."""
     replica.device(uuid="GPU-1", index=1)
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
@@ -164,7 +164,7 @@ async def test_a_node_registered_anew_has_a_minute_to_publish_the_devices_it_had
 async def test_a_pod_is_decided_anew_where_another_machine_has_taken_its_nodes_name(
     replica: Replica,
 ) -> None:
-    """This also holds if it is examined while its former devices are being released."""
+    """This also holds while its former devices are being released."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
     replica.news.device_gone("gpu-0")
@@ -172,7 +172,7 @@ async def test_a_pod_is_decided_anew_where_another_machine_has_taken_its_nodes_n
     replica.news.device_changed(a_device(uuid="GPU-9", resource_version=900))
     await replica.settle()
     replica.time += 61
-    replica.submit()  # the release is on its way
+    replica.submit()  # the release is in progress
     replica.news.pod_changed(
         a_pod("pod-1", node="node-1", resource_version=600, containers=[a_container(limits=GPU)])
     )
@@ -229,7 +229,7 @@ async def test_a_node_that_goes_while_a_binding_is_under_way_frees_nothing(
 async def test_a_claim_that_vanishes_under_a_running_pod_is_made_again_as_it_was(
     replica: Replica,
 ) -> None:
-    """Its finalizer was removed by hand, or the CRD was deleted and created again."""
+    """A user removed its finalizer, or deleted and recreated the CRD."""
     replica.device(uuid="GPU-1", index=1)
     pod = await a_running_pod(replica)
     was = replica.claim_of(pod)
@@ -249,7 +249,7 @@ async def test_a_claim_that_vanishes_under_a_running_pod_is_made_again_as_it_was
 async def test_a_claim_that_is_gone_before_the_watch_says_so_is_not_written_again_and_again(
     replica: Replica,
 ) -> None:
-    """A watch may hang for minutes while writes are answered: each of them with a 404."""
+    """A watch may hang for minutes while every write is answered with 404."""
     replica.device()
     device = an_allocated_device(uuid="GPU-1", request="main", memory_mib=1024)
     ghost = a_claim("ghost", requests=[a_request(name="main", memory="1Gi")],

@@ -1,7 +1,7 @@
-"""A pod that our admission has not read gets no device, whatever it asks for.
+"""A pod that our admission has not read gets no device.
 
-Such pods come from namespaces that opt out (`hami.io/webhook: ignore`) and from those of the
-system. What marks a pod as read is its label; the policy vgpu-marks guards that, on a real server.
+Such pods come from system namespaces and from namespaces that opt out (`hami.io/webhook: ignore`).
+A label marks a pod as read; on a real API server, the policy vgpu-marks protects that label.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pod_of(world: Replica) -> dict[str, Any]:
 
 
 def stored_again(world: Replica, pod: Pod, **changes: Any) -> Pod:
-    """Return the pod in a newer version, with other fields of its spec and metadata."""
+    """Return a newer version of the pod, with changes to its spec and metadata."""
     wire = pod.to_wire()
     wire["metadata"]["resourceVersion"] = str(int(pod.metadata.resource_version) + 1)
     wire["metadata"].update(changes.pop("metadata", {}))
@@ -121,7 +121,7 @@ async def test_words_that_come_later_make_no_request_of_it(world: Replica) -> No
 async def test_devices_that_were_given_to_it_before_marks_were_asked_for_stay_its_own(
     world: Replica,
 ) -> None:
-    """An upgrade finds pods that run, or are about to be bound, and have no mark."""
+    """An upgrade finds running pods, and pods about to be bound, without the mark."""
     pod = world.offered()
     await world.settle()
     claim = world.claim_of(pod)

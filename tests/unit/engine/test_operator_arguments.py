@@ -1,4 +1,4 @@
-"""Arguments, or the environment in their stead, and the messages about wrong ones."""
+"""Arguments come from the command line or the environment, and wrong ones are refused."""
 
 from __future__ import annotations
 

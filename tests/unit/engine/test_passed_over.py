@@ -1,4 +1,4 @@
-"""A pod has its devices on a node that kube-scheduler rules out, and is refused on all others."""
+"""A pod has devices on a node that kube-scheduler rules out, and is refused on all others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def node_of(replica: Replica, pod: Pod) -> str | None:
 
 
 async def requeued(replica: Replica) -> list[str]:
-    """Settle; return the pods that were requeued since the last call."""
+    """Settle, and return the pods that were requeued since the last call."""
     before = len(replica.api.log)
     await replica.settle()
     return [name for verb, name in replica.api.log[before:] if verb == "merge"]
@@ -30,7 +30,7 @@ async def requeued(replica: Replica) -> list[str]:
 
 @pytest.fixture
 async def passed_over(replica: Replica) -> Pod:
-    """Give it devices on node-1; node-2, the only node offered, has no healthy one."""
+    """Give the pod devices on node-1; node-2, the only offered node, has no healthy device."""
     replica.device(uuid="GPU-1", node="node-1")
     replica.device(uuid="GPU-2", node="node-2", healthy=False)
     pod: Pod = replica.offered("a")
@@ -85,7 +85,7 @@ async def test_a_filter_that_offers_its_node_again_finds_its_devices_there(
 async def test_its_earlier_place_is_kept_only_as_long_as_nobody_needs_it(
     replica: Replica, passed_over: Pod
 ):
-    """Binding its volumes may take minutes; then it comes back to that node."""
+    """Binding its volumes may take minutes, after which it comes back to that node."""
     full = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}
     other = replica.offered("b", limits=full)
     assert node_of(replica, other) == "node-1"

@@ -1,4 +1,4 @@
-"""Pods of the watch are read as far as the engine needs them, and cost no more than that."""
+"""The engine reads only the fields of a pod that it needs."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def with_owners(raw: dict[str, Any]) -> None:
 def test_a_large_pod_that_asks_for_no_device_costs_less_than_its_json(
     large: Callable[[dict[str, Any]], None], node: str
 ) -> None:
-    """All fields of it cost 5 to 20 times as much as the JSON."""
+    """Reading all fields would cost 5 to 20 times as much as parsing the JSON."""
     raw = a_raw_pod()
     large(raw)
     raw["spec"]["nodeName"] = node

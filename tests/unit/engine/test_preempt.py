@@ -1,4 +1,4 @@
-"""kube-scheduler preempts for a pod of higher priority only if the pod gets devices that way."""
+"""kube-scheduler preempts for a pod of higher priority only if the pod then gets devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asking(mib: int, devices: int = 1) -> dict[str, int]:
 
 
 def request_for(pod: Pod, victims: dict[str, list[str]]) -> PreemptRequest:
-    """Return the request as kube-scheduler sends it if the extender has a cache of its own."""
+    """Return kube-scheduler's request to an extender with a cache of its own."""
     by_node = {
         node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
         for node, uids in victims.items()
@@ -87,7 +87,7 @@ async def test_nobody_without_devices_dies_where_devices_are_what_is_missing(
 
 
 async def test_a_pod_without_devices_may_die_where_devices_are_free(replica: Replica) -> None:
-    """Only CPU is short: that is kube-scheduler's to judge."""
+    """Only CPU is short, which is for kube-scheduler to judge."""
     replica.device(memory_mib=16384)
     web = a_pod("web")
     assert await kept(replica, waiting(replica, 16384), {"node-1": [web]}) == {"node-1": ["web"]}
@@ -129,7 +129,7 @@ async def test_what_a_pod_that_is_going_holds_comes_back_by_itself(replica: Repl
 
 
 async def test_nobody_dies_beside_a_pod_that_outlives_its_grace_period(replica: Replica) -> None:
-    """A finalizer that nobody removes may keep it, and its devices, for ever."""
+    """A finalizer may keep the pod and its devices for ever."""
     replica.device(memory_mib=16384)
     going = await running(replica, "going", 12000)
     wire = replica.cache.pod(going.metadata.uid).pod.to_wire()
@@ -157,7 +157,7 @@ async def test_an_immediate_claim_keeps_its_devices_when_its_pod_ends(replica: R
 
 
 async def test_nobody_dies_for_a_pod_whose_claim_is_immediate(replica: Replica) -> None:
-    """The operator places such a claim by itself, on whatever node."""
+    """The operator places such a claim by itself, on any node."""
     replica.device(memory_mib=16384)
     low = await running(replica, "low", 16384)
     replica.claim(a_claim("kept", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
@@ -287,7 +287,7 @@ async def test_nobody_is_added_before_the_budgets_are_known(*, are_listed: bool)
 
 
 def limited(per_minute: int) -> Replica:
-    """A replica that may evict so many pods in a minute."""
+    """Return a replica with a limit of evictions a minute."""
     rules = {"enabled": True, "perMinute": per_minute}
     config = ClusterConfig.model_validate({"scheduling": {"preemption": rules}})
     replica = Replica(config=config)
@@ -334,7 +334,7 @@ async def test_a_node_where_too_many_would_have_to_be_added_is_left_out() -> Non
 
 
 async def test_what_kube_scheduler_may_be_about_to_end_counts_once_for_all_its_nodes() -> None:
-    """It ends the victims of one node, or none: then they count for two seconds."""
+    """It ends the victims of one node or of none, so they count for two seconds."""
     replica = limited(2)
     for number in range(12):
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
