@@ -186,8 +186,8 @@ static int next_runnable(struct engine *e)
     return -1;
 }
 
-/* Return the context that runs next; -1 if none has work. */
-static int next_context(struct engine *e, uint64_t until_ns)
+/* Return the context that runs next, from `ready_ns` on; -1 if none has work. */
+static int next_context(struct engine *e)
 {
     int keep = e->current >= 0 && is_runnable(&e->contexts[e->current]);
     if (keep && e->now_ns < e->slice_end_ns) {
@@ -197,24 +197,24 @@ static int next_context(struct engine *e, uint64_t until_ns)
     if (next < 0) {
         return -1;
     }
-    if (next != e->current) {
-        e->current = next;
-        if (e->switch_ns) {
-            uint64_t ready_ns = e->now_ns + e->switch_ns;
-            pass(e, NULL, ready_ns < until_ns ? ready_ns : until_ns);
-        }
-    }
-    e->slice_end_ns = e->now_ns + e->slice_ns;
+    e->ready_ns = e->now_ns + (next != e->current ? e->switch_ns : 0);
+    e->slice_end_ns = e->ready_ns + e->slice_ns;
+    e->current = next;
     return next;
 }
 
 uint64_t engine_advance(struct engine *e, uint64_t until_ns)
 {
     while (e->now_ns < until_ns) {
-        int next = next_context(e, until_ns);
+        int next = next_context(e);
         if (next < 0) {
             pass(e, NULL, until_ns);
             break;
+        }
+        if (e->now_ns < e->ready_ns) {
+            /* The rest of a change-over is kept for the next call: a process that polls advances by microseconds. */
+            pass(e, NULL, e->ready_ns < until_ns ? e->ready_ns : until_ns);
+            continue;
         }
         struct engine_context *c = &e->contexts[next];
         if (finish_events(e, c)) {

@@ -69,6 +69,7 @@ struct engine {
     uint64_t now_ns;
     uint64_t slice_ns, switch_ns, sample_ns;
     uint64_t look_ns; /* 0: NVML counts all time; else it looks about this often which context runs */
+    uint64_t ready_ns; /* end of the change-over to `current` */
     uint64_t slice_end_ns;
     uint64_t busy_ns, seen_ns;
     uint64_t marks[ENGINE_MARKS];

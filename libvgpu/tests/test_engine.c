@@ -89,6 +89,37 @@ TEST(changing_over_costs_time_in_which_nothing_runs)
     CHECK_EQ(e->busy_ns, 200 * MS);
 }
 
+/* A process that waits asks every few microseconds, so each call advances by less than a change-over. */
+TEST(a_change_over_costs_as_much_however_often_the_time_is_asked_for)
+{
+    for (uint64_t step = 7000; step < 2 * MS; step *= 3) {
+        fresh();
+        e->switch_ns = MS;
+        int a = engine_join(e, 1), b = engine_join(e, 2);
+        engine_submit(e, a, 1, kernel(1000 * MS, 10));
+        engine_submit(e, b, 1, kernel(1000 * MS, 10));
+        for (uint64_t at = 0; at < 300 * MS; at += step) {
+            engine_advance(e, at);
+        }
+        engine_advance(e, 300 * MS);
+        CHECK_EQ(e->busy_ns, 200 * MS);
+    }
+}
+
+TEST(a_change_over_to_a_process_that_leaves_meanwhile_is_not_finished)
+{
+    fresh();
+    e->switch_ns = MS;
+    int a = engine_join(e, 1), b = engine_join(e, 2);
+    engine_submit(e, a, 1, kernel(1000 * MS, 10));
+    engine_submit(e, b, 1, kernel(1000 * MS, 10));
+    engine_advance(e, 3 * MS + MS / 2);
+    CHECK_EQ(e->current, b);
+    engine_leave(e, b);
+    engine_advance(e, 10 * MS);
+    CHECK_EQ(e->contexts[a].busy_ns, 2 * MS + 5 * MS + MS / 2);
+}
+
 TEST(the_legacy_stream_waits_for_blocking_streams_and_they_for_it)
 {
     fresh();
