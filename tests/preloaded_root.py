@@ -47,10 +47,12 @@ class PreloadedRoot:
     Args:
         folder: Where the copies lie.
         build: The built libraries.
+        inside: Where programs find the library. It needs a page only where the agent puts it.
     """
 
-    def __init__(self, folder: Path, build: Path) -> None:
+    def __init__(self, folder: Path, build: Path, *, inside: str = INSIDE) -> None:
         self._folder = folder
+        self._inside = inside
         (self.local / "usage").mkdir(parents=True)
         shutil.copyfile(build / "libvgpu.so", self.local / "libvgpu.so")
         (self.local / "libvgpu.so").chmod(0o755)
@@ -62,8 +64,8 @@ class PreloadedRoot:
 
     @property
     def local(self) -> Path:
-        """Return the folder that is mounted as `/usr/local/vgpu`."""
-        return self._folder / INSIDE[1:]
+        """Return the folder that programs find at `inside`."""
+        return self._folder / self._inside[1:]
 
     def run(
         self,
@@ -87,7 +89,7 @@ class PreloadedRoot:
         preload = self.etc / "ld.so.preload"
         preload.unlink(missing_ok=True)
         if preloaded:
-            preload.write_text(f"{INSIDE}/libvgpu.so\n")
+            preload.write_text(f"{self._inside}/libvgpu.so\n")
             preload.chmod(0o644)
         cleared = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in env.items())]
         done = subprocess.run(

@@ -38,6 +38,15 @@ static const struct link_map *our_objects(void)
     return all ? all->namespace.r_map : NULL; /* before glibc 2.35 others are not listed; the first one's functions serve all */
 }
 
+const char *vgpu_loader_own_path(void)
+{
+    const struct link_map *object = our_objects();
+    while (object && object->l_ld != _DYNAMIC) {
+        object = object->l_next;
+    }
+    return object ? object->l_name : "";
+}
+
 /* Nothing can be loaded before libc under its own soname but a libc. */
 static void *in_libc(const char *name)
 {

@@ -13,6 +13,9 @@ vgpu_dlvsym vgpu_loader_dlvsym(void);
 /* Find the definition behind us of this name, in the loader's search order; NULL if there is none. */
 void *vgpu_loader_next(const char *name);
 
+/* The path by which this library was loaded; empty if it is not known. */
+const char *vgpu_loader_own_path(void);
+
 /* The driver's functions; the driver is loaded if necessary. NULL if there is none. */
 const struct vgpu_cuda *vgpu_loader_cuda(void);
 const struct vgpu_nvml *vgpu_loader_nvml(void);

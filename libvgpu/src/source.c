@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "elf_tables.h"
 #include "world.h"
 
 /* Return the bytes of a stand-alone setting, or 0 if it is malformed. */
@@ -77,11 +78,18 @@ static int read_standalone(struct vgpu_standalone *out)
     return found | read_cores(out);
 }
 
+/* The agent never mounts its library without a page. A process that has the one and not the other has changed its root or its mounts
+ * since, so the missing page denies. */
+static int is_mounted_by_agent(void)
+{
+    return vgpu_world->own_path && vgpu_is_name(vgpu_world->own_path(), VGPU_FIXED_LIBRARY);
+}
+
 void vgpu_source_open(struct vgpu_source *out)
 {
     const char *page = VGPU_FIXED_PAGE, *region = VGPU_FIXED_REGION;
     *out = (struct vgpu_source){.authority = VGPU_NOTHING};
-    if (!vgpu_world->exists(page)) {
+    if (!is_mounted_by_agent() && !vgpu_world->exists(page)) {
         page = vgpu_world->env("VGPU_LIMIT_PAGE");
         region = vgpu_world->env("VGPU_USAGE_REGION");
     }

@@ -1,8 +1,8 @@
 /* source.h - where limits come from: the agent's page, settings in the environment, or nowhere.
  *
- * The page at its fixed place is the authority. Only where that path does not exist, VGPU_LIMIT_PAGE and
- * VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither exists, the stand-alone
- * settings CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> hold: bytes, or with a suffix
+ * The page at its fixed place is the authority, and the only one for a library that was loaded from its fixed place. Only where that
+ * path does not exist, VGPU_LIMIT_PAGE and VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither
+ * exists, the stand-alone settings CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> hold: bytes, or with a suffix
  * k, m or g; 0 means no limit, and nonsense means 0 bytes; with them CUDA_HOST_MEMORY_LIMIT. So do CUDA_DEVICE_SM_LIMIT
  * and CUDA_DEVICE_SM_LIMIT_<ordinal>, percent of the device's time, and GPU_CORE_UTILIZATION_POLICY: default, force or
  * disable. Nothing in the environment weakens a page.
@@ -14,6 +14,7 @@
 
 #include "vgpu_abi.h"
 
+#define VGPU_FIXED_LIBRARY "/usr/local/vgpu/libvgpu.so"
 #define VGPU_FIXED_PAGE "/usr/local/vgpu/limits"
 #define VGPU_FIXED_REGION "/usr/local/vgpu/usage/region"
 

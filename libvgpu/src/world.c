@@ -93,6 +93,7 @@ const struct vgpu_world vgpu_world_real = {
     .layout_of = vgpu_identity_layout,
     .env = env,
     .exists = exists,
+    .own_path = vgpu_loader_own_path,
     .map = map,
     .map_private = map_private,
     .log = log_line,

@@ -33,6 +33,8 @@ struct vgpu_world {
     uint64_t (*layout_of)(uint32_t pid);
     const char *(*env)(const char *name);
     int (*exists)(const char *path);
+    /* The path by which this library was loaded. May be NULL. */
+    const char *(*own_path)(void);
     /* Shared mapping of a file; NULL if it cannot be mapped, is too short, or has something mounted over it. */
     void *(*map)(const char *path, size_t bytes, enum vgpu_map how);
     /* Memory shared with future children. */

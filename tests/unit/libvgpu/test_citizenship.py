@@ -225,13 +225,25 @@ def driver_program(root: PreloadedRoot, native: Path, *options: str) -> str:
     """Return a program that takes 1 GiB of the simulated device and prints the driver's answer."""
     shutil.copyfile(native / "fake" / "libcuda.so.1", root.local / "libcuda-driver.so.1")
     shutil.copyfile(native / "shadow" / "libcuda.so.1", root.local / "libcuda.so.1")
+    compile_driver_program(root, native, INSIDE, *options)
+    return f"{INSIDE}/program"
+
+
+def compile_driver_program(root: PreloadedRoot, native: Path, inside: str, *options: str) -> None:
+    """Compile a program that finds its driver at `inside`, and describe the device to it."""
     machine = root.local / "usage" / "machine"
     machine.write_text(f"card uuid={DEVICE} memory_mib=16384\n")
     machine.parent.chmod(0o777)
-    where = [f"-L{native}/fake", "-l:libcuda.so.1", f"-Wl,-rpath,{INSIDE}"]
+    where = [f"-L{native}/fake", "-l:libcuda.so.1", f"-Wl,-rpath,{inside}"]
     compiler = ["gcc", *options, "-x", "c", "-", "-o", str(root.local / "program"), *where]
     subprocess.run(compiler, input=USES_THE_DRIVER, text=True, check=True)
-    return f"{INSIDE}/program"
+
+
+def grant(root: PreloadedRoot, stage: Stage, limit: int) -> None:
+    """Give the root a page with this limit, and an empty region."""
+    stage.grant({DEVICE: limit})
+    shutil.copyfile(stage.folder / "limits", root.local / "limits")
+    shutil.copyfile(stage.folder / "region", root.local / "usage" / "region")
 
 
 DEVICE = "GPU-6f3c1c2e-0000-4000-8000-000000000000"
@@ -246,10 +258,9 @@ def test_a_program_built_with_a_sanitizer_runs_and_is_limited(
     program = driver_program(root, native, f"-fsanitize={sanitizer}")
     # ASan ends a program in which any other library was loaded before its own.
     env = MACHINE | {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"}
+    grant(root, stage, 2 << 30)
     assert root.run([program], preloaded=False, env=env) == Outcome(0, ALLOCATED, "")
-    stage.grant({DEVICE: 1 << 20})
-    shutil.copyfile(stage.folder / "limits", root.local / "limits")
-    shutil.copyfile(stage.folder / "region", root.local / "usage" / "region")
+    grant(root, stage, 1 << 20)
     assert root.run([program], preloaded=True, env=env) == Outcome(0, OUT_OF_MEMORY, "")
 
 
@@ -257,10 +268,9 @@ def test_a_cleared_environment_changes_nothing_of_the_limit(
     root: PreloadedRoot, native: Path, stage: Stage
 ) -> None:
     program = driver_program(root, native)
+    grant(root, stage, 2 << 30)
     assert root.run([program], preloaded=True, env=MACHINE).output == ALLOCATED
-    stage.grant({DEVICE: 1 << 20})
-    shutil.copyfile(stage.folder / "limits", root.local / "limits")
-    shutil.copyfile(stage.folder / "region", root.local / "usage" / "region")
+    grant(root, stage, 1 << 20)
     assert root.run([program], preloaded=True, env=MACHINE).output == OUT_OF_MEMORY
     weaker = {"CUDA_DEVICE_MEMORY_LIMIT": "0", "VGPU_LIMIT_PAGE": "/none", "LD_PRELOAD": ""}
     assert root.run([program], preloaded=True, env=MACHINE | weaker).output == OUT_OF_MEMORY
@@ -269,18 +279,36 @@ def test_a_cleared_environment_changes_nothing_of_the_limit(
 
 
 def test_a_setuid_program_takes_no_file_name_from_its_callers_environment(
-    root: PreloadedRoot, native: Path
+    native: Path, tmp_path: Path
 ) -> None:
-    program = driver_program(root, native)
-    limit = {"CUDA_DEVICE_MEMORY_LIMIT": "1m", "VGPU_USAGE_REGION": f"{INSIDE}/made-by-root"}
+    # Without a page the environment counts, unless the library is where the agent puts it.
+    inside = "/usr/local/gpu"
+    root = PreloadedRoot(tmp_path / "root", native, inside=inside)
+    shutil.copyfile(native / "fake" / "libcuda.so.1", root.local / "libcuda.so.1")
+    compile_driver_program(root, native, inside)
+    env = {
+        "VGPU_FAKE_MACHINE": f"{inside}/usage/machine",
+        "CUDA_DEVICE_MEMORY_LIMIT": "1m",
+        "VGPU_USAGE_REGION": f"{inside}/made-by-root",
+    }
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     (root.local / "program").chmod(0o4755)
-    left = root.run([*nobody, program], preloaded=True, env=MACHINE | limit)
+    left = root.run([*nobody, f"{inside}/program"], preloaded=True, env=env)
     assert left.output == ALLOCATED, left.errors
     assert not (root.local / "made-by-root").exists()
     (root.local / "program").chmod(0o755)
-    assert root.run([program], preloaded=True, env=MACHINE | limit).output == OUT_OF_MEMORY
+    assert root.run([f"{inside}/program"], preloaded=True, env=env).output == OUT_OF_MEMORY
     assert (root.local / "made-by-root").exists()
+
+
+@pytest.mark.parametrize("preloaded", [True, False])
+def test_where_the_agents_library_finds_no_page_it_denies_whatever_the_environment_says(
+    root: PreloadedRoot, native: Path, *, preloaded: bool
+) -> None:
+    program = driver_program(root, native)
+    for env in ({}, {"CUDA_DEVICE_MEMORY_LIMIT": "0"}):
+        left = root.run([program], preloaded=preloaded, env=MACHINE | env)
+        assert left == Outcome(0, OUT_OF_MEMORY, "")
 
 
 MOUNTED = f"""
