@@ -17,6 +17,7 @@ printf '{{"limiter": {{"seed": %s, "scenes": 3' $last
 printf ', "mean_error_points": {{"worst": 6.0, "mean": %s}}' $error
 printf ', "ripple_points": {{"worst": 2.0, "mean": 1.0}}'
 printf ', "throughput_of_share": {{"worst": 0.75, "mean": 0.987}}'
+printf ', "beside_long_points": {{"worst": 40.0, "mean": 40.0}}'
 printf ', "missed": {{"error": 1, "throughput": 2}}}}}}\\n'
 """
 
@@ -44,4 +45,4 @@ def test_every_row_runs_its_settings_with_the_seeds_that_the_table_names(
     assert sum("-d switch_us=60" in run for run in runs) == 2 * 2
     printed = capsys.readouterr().out
     assert printed.startswith("seeds " + " ".join(table["seeds"]))
-    assert "| nothing | 1.25 | 6.0 | 2 | 0.75 / 0.987 | 4 |" in printed
+    assert "| nothing | 1.25 | 6.0 | 2 | 0.75 / 0.987 | 4 | 40.0 |" in printed
