@@ -188,7 +188,7 @@ $(VGPU_CACHE)/browser/.ready: $(SETUP) tests/browser/setup.sh tests/browser/requ
 	@touch $@
 
 bench-assumptions: $(SETUP)  ## shares of compute on simulated devices that differ -> build/bench/assumptions.json: BENCH_SEEDS=1
-	@$(MAKE) -s -C libvgpu assumptions
+	@$(call recorded,$(MAKE) -s -C libvgpu assumptions,assumptions)
 
 # What the cross build needs comes from Debian, where we may install it.
 arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user

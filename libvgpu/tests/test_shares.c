@@ -96,6 +96,8 @@ TEST(of_many_neighbours_who_wait_for_each_kernel_none_starts_far_behind)
         }
         simulate(&s);
         for (unsigned t = 0; t < 16; t++) {
+            /* 0.94 is measured, 0.4 points of the device. Bound 0.97 held when marks told whose turn it was, and no device has
+             * confirmed marks. NVML counts whole percents, which is an eighth of such a share. */
             CHECK(use(&s, t, 0, 15) > 0.93 * 6);
         }
     }
@@ -142,6 +144,9 @@ TEST(neighbours_get_their_own_shares_whatever_they_run)
     CHECK(near(use(&s, 0, 20, 40), 45, 3) && near(use(&s, 1, 20, 40), 30, 3) && near(use(&s, 2, 20, 40), 15, 3));
 }
 
+/* Until NVML is compared, a second and more after the start, a measured time counts with 0.35 plus half of the share, here 0.475. Of four
+ * equal tenants each has had a quarter of it, so they are charged nearly twice what they used: those of 50 ms get 20.5 in their first five
+ * seconds. A lower factor would give a tenant with long kernels and one neighbour more than its share for as long. */
 TEST(a_start_beside_busy_neighbours_costs_at_most_a_fifth_of_five_seconds_however_late_nvml_is)
 {
     static const char *const names[] = {"5ms", "50ms", "graph_large"};
@@ -157,7 +162,8 @@ TEST(a_start_beside_busy_neighbours_costs_at_most_a_fifth_of_five_seconds_howeve
     }
 }
 
-/* Until NVML has reported, each kernel is charged its whole time. */
+/* Until NVML has reported, each kernel is charged its whole time although three run at once: 54.4 of 60 in the first five seconds. To tell
+ * by events what runs at once is not worth it (docs/design/compute-limiter.md, Rejected). */
 TEST(kernels_side_by_side_get_nearly_their_share_beside_busy_neighbours_from_the_start_however_late_nvml_is)
 {
     struct simulation s = scene(15, 1000 * MS);
@@ -166,7 +172,7 @@ TEST(kernels_side_by_side_get_nearly_their_share_beside_busy_neighbours_from_the
     add(&s, "graph_large", 16);
     add(&s, "small_grids", 5);
     simulate(&s);
-    CHECK(near(use(&s, 0, 0, 5), 60, 8) && near(use(&s, 0, 5, 10), 60, 5) && near(use(&s, 3, 0, 5), 5, 2));
+    CHECK(near(use(&s, 0, 0, 5), 60, 6) && near(use(&s, 0, 5, 10), 60, 5) && near(use(&s, 3, 0, 5), 5, 2));
 }
 
 /* Threads that are held up one after the other never overlap on the device, although each has its own stream. */
@@ -209,7 +215,8 @@ TEST(streams_of_kernels_that_fill_the_device_start_at_their_share_in_each_proces
     }
 }
 
-/* A device that is given away in full: whose launches wait in its queues is not owed anything for that. */
+/* A device that is given away in full: whose launches wait in its queues is not owed anything for that. The windows differ by up to 2.8
+ * points and swing about the share; a queue that fills at a neighbour's cost is seen as a loss of more. */
 TEST(no_queue_fills_at_the_cost_of_a_neighbour)
 {
     struct simulation s = scene(60, 1000 * MS);

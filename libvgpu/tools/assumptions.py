@@ -84,7 +84,8 @@ def main() -> int:
             table[name] = figures
             print(line(name, figures), flush=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"seeds": seeds, "rows": table}, indent=1) + "\n")
+    report = {"seeds": seeds, "rows": table, "load_average": os.getloadavg()}
+    out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -81,7 +81,8 @@ def main() -> int:
     count = int(os.environ.get("BENCH_SEEDS") or SEEDS)
     for program in programs:
         figures |= limiter(program, count) if program.name == _LIMITER else measured(program)
-    text = json.dumps(with_ratios(figures), indent=1)
+    figures = with_ratios(figures) | {"load_average": os.getloadavg()}
+    text = json.dumps(figures, indent=1)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text + "\n")
     print(text)

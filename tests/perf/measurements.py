@@ -153,6 +153,21 @@ PROMISES = (
         "ns",
     ),
     Promise("a launch without a share", "libvgpu", "launch_ns.unlimited", "ns"),
+    Promise("a launch with a share, out of a paid chunk", "libvgpu", "launch_ns.limited", "ns"),
+    Promise(
+        "what a share adds to a launch of a kernel of 20 µs, mean",
+        "libvgpu",
+        "launch_throttled_ns.kernels_20us.mean",
+        "ns",
+        100,
+    ),
+    Promise(
+        "the same of a kernel of 100 µs, mean",
+        "libvgpu",
+        "launch_throttled_ns.kernels_100us.mean",
+        "ns",
+        200,
+    ),
     Promise("bytes over the memory limit", "libvgpu", "overshoot_bytes", "", 0),
     Promise(
         "memory of a killed process is free again, at most", "libvgpu", "kill_to_free_ms", "ms", 100
@@ -172,12 +187,45 @@ PROMISES = (
         5,
     ),
     Promise(
+        "the same beside kernels of 10 s, which nothing can stop",
+        "libvgpu",
+        "limiter.beside_long_points.worst",
+        "points",
+    ),
+    Promise(
+        "throughput in parts of what a share is due, mean of all scenes",
+        "libvgpu",
+        "limiter.throughput_of_share.mean",
+        "",
+        0.97,
+        least=True,
+    ),
+    Promise(
         "throughput in parts of what a share is due, worst scene",
         "libvgpu",
         "limiter.throughput_of_share.worst",
         "",
         0.95,
         least=True,
+    ),
+    Promise(
+        "error of a compute share in drawn mixes and real workloads, mean",
+        "assumptions",
+        "rows.nothing.mean_error_points",
+        "points",
+        1.5,
+    ),
+    Promise(
+        "the same where a change-over costs 60 µs",
+        "assumptions",
+        "rows.a change-over costs 60 µs.mean_error_points",
+        "points",
+    ),
+    Promise(
+        "the same where NVML cannot be matched to processes",
+        "assumptions",
+        "rows.NVML cannot be matched.mean_error_points",
+        "points",
     ),
 )
 
