@@ -1,4 +1,4 @@
-/* authority.h - how much of a device may be held, according to this process's source of limits (source.h). */
+/* authority.h - the limits of this process, whichever source they come from (source.h). */
 #ifndef VGPU_AUTHORITY_H
 #define VGPU_AUTHORITY_H
 
@@ -6,22 +6,23 @@
 #include "page.h"
 #include "process.h"
 
-/* All of these read the page anew only where it has changed, for a UUID that lies in the process's table of devices.
+/* These functions read the page again only when it has changed. `uuid` must point into the process's table of devices.
  *
- * Bytes of a device this process's container may hold: 0 denies, VGPU_UNLIMITED does not limit. `ordinal` matters to
- * stand-alone settings only. */
+ * Return the bytes of a device that the container may hold: 0 denies, VGPU_UNLIMITED sets no limit. `ordinal` is used
+ * only with stand-alone settings.
+ */
 uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* The same as a budget: an oversubscribed device's own memory may hold less than the limit. */
+/* Return the same as a budget: on an oversubscribed device, less than the limit may lie in the device's own memory. */
 struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* The cost of a context on a device according to the page; 0: nothing. */
+/* Return the cost of a context on a device according to the page, or 0 if the page does not say. */
 uint64_t vgpu_context_price(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* Bytes of page-locked host memory that this process's container may hold. */
+/* Return how many bytes of page-locked host memory the container may hold. */
 uint64_t vgpu_host_limit(const struct vgpu_process *p);
 
-/* The limits of a device's compute: cores, policy, ceiling. 0: no grant. */
+/* Store the compute limits of a device: share, policy and ceiling. Return 0 if the device is not granted. */
 int vgpu_limits_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_limits *out);
 
 /* Return 1 if no device has a memory limit. */

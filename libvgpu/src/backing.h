@@ -1,7 +1,8 @@
-/* backing.h - physical memory, for as long as anything refers to it.
+/* backing.h - physical memory (cuMemCreate) and what still refers to it.
  *
- * The driver frees such memory when its handles are released and all its mappings are gone, so both are counted. What was
- * imported is counted, not charged: who exported it pays (exports.h). All of it under the lock `mappings` of the process.
+ * The driver frees such memory when all its handles are released and all its mappings are gone, so this file counts
+ * both. Imported memory is counted but not charged, because the process that exported it pays (exports.h). Everything
+ * here runs under the process's lock `mappings`.
  */
 #ifndef VGPU_BACKING_H
 #define VGPU_BACKING_H
@@ -9,23 +10,23 @@
 #include "process.h"
 
 struct vgpu_backing {
-    uint64_t references; /* handles to be released, mappings, bindings */
+    uint64_t references; /* handles, mappings and bindings */
     uint64_t bytes;
     int column;
     int is_exported; /* other processes may have it open */
-    int is_imported; /* another process's */
+    int is_imported; /* it belongs to another process */
 };
 
-/* Drop one reference; the last one returns the memory's charge. */
+/* Drop one reference. The last one returns the charge. */
 void vgpu_backing_let_go(struct vgpu_process *p, struct vgpu_backing *backing);
 
-/* The memory that a handle or a mapping refers to. */
+/* Return the memory that a handle or a mapping refers to. */
 struct vgpu_backing *vgpu_backing_of(const struct vgpu_object *object);
 
-/* One more release of `handle` is due. 0, or -1 if out of memory. */
+/* Add a handle, which must be released once more. Return 0, or -1 if there is no memory. */
 int vgpu_backing_add_handle(struct vgpu_process *p, CUmemGenericAllocationHandle handle, struct vgpu_backing *backing);
 
-/* The mapping that `address` lies in: where it is not the start, the start is the driver's. 0 when there is none. */
+/* Find the mapping that contains `address`. `address` need not be its start. Return 0 if there is none. */
 int vgpu_backing_find_mapping(struct vgpu_process *p, const struct vgpu_cuda *cuda, uint64_t address, struct vgpu_object *out);
 
 #endif

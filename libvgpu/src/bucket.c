@@ -59,7 +59,7 @@ struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct v
     for (;;) {
         struct vgpu_instant paid = bounded(vgpu_at(seen), now, percent);
         if (vgpu_is_before(now, paid)) {
-            return paid; /* the ahead one as well */
+            return paid; /* also if it is too far ahead */
         }
         if (atomic_compare_exchange_weak(at, &seen, moved(paid, price(gpu_ns, percent), now).ns)) {
             return vgpu_at(0);

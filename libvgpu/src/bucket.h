@@ -1,19 +1,21 @@
-/* bucket.h - the GPU time a container has of a device, in the usage region: one budget for all its processes.
+/* bucket.h - the GPU time budget of a container on one device. It lies in the usage region, and all processes share it.
  *
- * The budget is a moment: the time until which everything that was taken is paid for, at the container's share. Taking
- * `ns` of the device moves it on by ns / share; who finds it in the future waits until then. So one word and one
- * compare-and-swap are the whole truth: nothing is refilled, nothing is owed by a process that died, and the moment to
- * wait for is known. A share that changes holds for what is taken from then on.
+ * The budget is a point in time: everything taken so far is paid for until then. Taking `ns` of the device moves the
+ * point forward by ns / share, and a thread that finds it in the future waits for it. One word and one compare-and-swap
+ * are therefore enough: there is nothing to refill, a process that dies owes nothing, and a waiting thread knows how
+ * long to wait. A new share applies to whatever is taken from then on.
  *
- * The value of the word is bounded: unused time is kept for a burst, and a debt reaches at most 60 s ahead. A moment beyond that
- * was written by a process in another time namespace, whose clock is ahead, or by no library. It holds launches up until it has stood
- * unchanged for 60 s, and then counts as now; at once would give processes of two time namespaces a share each. A region of any content
- * thus gives at most one burst for nothing at each writing of it, and holds no thread up for longer than 60 s. Who may write the region (every process of the
- * container) can write itself new bursts for ever; docs/limits.md has that.
+ * The word is bounded. Unused time is kept only for one burst, and a debt is at most 60 s. A point further ahead was
+ * written by a process in another time namespace, whose clock is ahead, or by something other than this library. It
+ * delays launches until it has not changed for 60 s, and then counts as the present. (Treating it as the present at
+ * once was rejected: processes in two time namespaces would each get a full share.) A region with arbitrary contents
+ * can therefore give one burst for free each time it is written, and cannot block a thread for longer than 60 s. Every
+ * process of the container may write the region, so it can give itself new bursts for ever; docs/limits.md says so.
  *
- * A burst is 200 ms of the share, or 50 ms of the device where that is more: a point of 5 s. A small share between busy
- * neighbours gets the device seldom, and has to use it then. A budget that is new has 10 ms of the device: nothing was saved yet,
- * and what kernels cost is not known yet either (docs/design/compute-limiter.md).
+ * A burst is 200 ms of the share, or 50 ms of the device if that is more, which is one point of a window of 5 s. A
+ * small share between busy neighbours gets the device rarely and must be able to use it then. A new budget has only 10
+ * ms of the device, because nothing has been saved yet and the cost of the kernels is not known yet
+ * (docs/design/compute-limiter.md).
  */
 #ifndef VGPU_BUCKET_H
 #define VGPU_BUCKET_H
@@ -26,47 +28,50 @@
 #define VGPU_START_GPU_NS UINT64_C(10000000)
 #define VGPU_BURST_MOST_NS UINT64_C(1000000000)
 #define VGPU_DEBT_NS UINT64_C(60000000000)
-/* Estimates are multiplied with a factor in parts of this. */
+/* The unit of the factor by which estimates are multiplied. */
 #define VGPU_FACTOR_ONE UINT64_C(65536)
 
-/* Return for how long a share keeps unused time. */
+/* Return how long unused time is kept at this share. */
 vgpu_duration vgpu_bucket_burst(uint32_t percent);
 
-/* Take `gpu_ns` of the device at a share of `percent` (1-99). Return never if it was taken, else when to try again. */
+/* Take `gpu_ns` of the device at a share of `percent` (1-99). Return zero if it was taken, else the time at which to
+ * try again. */
 struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
                                      uint64_t gpu_ns);
 
-/* A moment to pay until that is beyond any debt of this clock. Restart the budget from now, unless it has changed since. */
+/* Return 1 if a budget is further ahead of this clock than any debt can be. The second function sets such a budget to
+ * the present, unless it has changed since it was read. */
 int vgpu_bucket_is_ahead(struct vgpu_instant paid_until, struct vgpu_instant now);
 void vgpu_bucket_restart(struct vgpu_region_bucket *bucket, struct vgpu_instant seen, struct vgpu_instant now);
 
-/* Return 1 if something was taken in the last second, or is still owed. */
+/* Return 1 if something was taken within the last second, or is still owed. */
 int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
-/* Correct what was taken by `gpu_ns` more, or less if it is negative. */
+/* Add `gpu_ns` to what was taken, or subtract it if it is negative. */
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent, int64_t gpu_ns);
 
-/* Others have been active on the device lately, or that is unknown. Where NVML is read seldom, this may be set ahead of time. */
+/* Return 1 if others used the device recently, or if nobody knows. If NVML is read rarely, this may be set for a time
+ * in the future. */
 #define VGPU_OTHERS_AHEAD_NS UINT64_C(30000000000)
 int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
-/* Others have a context on the device: who reads NVML writes it down for all processes of the container. `otherwise`: where
- * nothing was written. */
+/* Get or set whether others have a context on the device. The process that reads NVML sets it for all processes of the
+ * container. `otherwise` is returned if nobody has set it. */
 int vgpu_bucket_is_crowded(const struct vgpu_region_bucket *bucket, int otherwise);
 void vgpu_bucket_set_crowded(struct vgpu_region_bucket *bucket, int is_crowded);
 
-/* How long launches wait in queues until they run: the mean of the last 64 that were measured, of all processes of the container,
- * two seconds at most. */
+/* Return how long launches wait in queues before they run: the mean of the last 64 that any process of the container
+ * measured, at most two seconds. */
 vgpu_duration vgpu_bucket_queued(const struct vgpu_region_bucket *bucket);
 void vgpu_bucket_learn_queued(struct vgpu_region_bucket *bucket, vgpu_duration ns);
 
-/* Add a charge to the totals: as estimated, and as multiplied with the factor. */
+/* Add a charge to the totals: the estimate, and the estimate multiplied by the factor. */
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns);
 
-/* Return 1 if charges have been compared with NVML: by any process of the container, ever. */
+/* Return 1 if any process of the container has ever compared charges with NVML. */
 int vgpu_bucket_is_compared(const struct vgpu_region_bucket *bucket);
 
-/* Return the factor, between a tenth and twenty. */
+/* Return the factor, which lies between 0.1 and 20. */
 uint64_t vgpu_bucket_factor(const struct vgpu_region_bucket *bucket);
 void vgpu_bucket_set_factor(struct vgpu_region_bucket *bucket, uint64_t factor);
 

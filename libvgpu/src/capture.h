@@ -1,8 +1,8 @@
-/* capture.h - recordings of graphs, which must never notice us. The inside of throttle.h.
+/* capture.h - detects graph captures, which must not notice this library. Internal to throttle.h.
  *
- * Nothing that is being recorded runs, so it costs nothing and must not be held up. Our own calls are made in the
- * relaxed mode, and no event of ours is put into a stream that is being recorded, nor into the legacy stream while
- * another is.
+ * A launch that is captured does not run, so it costs nothing and must not wait. Our own driver calls are made in
+ * relaxed mode. We never record an event into a stream that is being captured, nor into the legacy stream while another
+ * stream is.
  */
 #ifndef VGPU_CAPTURE_H
 #define VGPU_CAPTURE_H
@@ -14,7 +14,7 @@ enum vgpu_recording { VGPU_NOT_RECORDED, VGPU_RECORDED, VGPU_PERHAPS_RECORDED };
 /* Return 1 if the launch's stream is being captured. */
 enum vgpu_recording vgpu_capture_of(const struct vgpu_launch *launch);
 
-/* Allow the thread's calls while anything is captured; return the mode to restore. */
+/* Allow this thread's calls while something is captured. Return the previous mode, which must be restored. */
 int vgpu_capture_relax(const struct vgpu_cuda *cuda);
 void vgpu_capture_restore(const struct vgpu_cuda *cuda, int mode);
 

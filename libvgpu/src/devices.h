@@ -1,23 +1,23 @@
-/* devices.h - which device a call concerns, identified by UUID, never by index. */
+/* devices.h - finds the device that a call is about. Devices are identified by UUID, never by index. */
 #ifndef VGPU_DEVICES_H
 #define VGPU_DEVICES_H
 
 #include "process.h"
 
-/* The device of a CUDA ordinal; its UUID is read once. NULL if the driver does not return it. */
+/* Return the device with this CUDA ordinal. Its UUID is read once. Return NULL if the driver does not give it. */
 const struct vgpu_device *vgpu_device_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal);
 
-/* Ordinal of the current context's device; returns the driver's error. */
+/* Store the ordinal of the current context's device. Return the driver's error. */
 CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal);
 
-/* Return 1 for a device that does not exist; the driver reports the error. */
+/* Return 1 for a device that does not exist, so that the driver can report the error. */
 int vgpu_location_is_nowhere(const struct vgpu_cuda *cuda, int type, int id);
 
-/* Where memory lies that is asked for by location: VGPU_NOWHERE for host memory; the current device for kinds of
- * location that are not known, which is where the driver would put it if anywhere. */
+/* Find the device of a memory location: VGPU_NOWHERE for host memory. For unknown kinds of location it is the current
+ * device, where the driver would put the memory if it accepted the call. */
 CUresult vgpu_location_ordinal(const struct vgpu_cuda *cuda, int type, int id, CUdevice *ordinal);
 
-/* Ordinal of the device of a stream. */
+/* Store the ordinal of a stream's device. Return the driver's error. */
 CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUdevice *ordinal);
 
 /* Start NVML for this process, once. Return 0 if none can be started. */

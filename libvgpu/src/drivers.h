@@ -1,6 +1,7 @@
-/* drivers.h - the driver's own functions, as symbols.def lists them.
+/* drivers.h - tables of the driver's own functions, generated from symbols.def.
  *
- * A member is NULL if the driver does not have the function. */
+ * A member is NULL if the driver lacks the function.
+ */
 #ifndef VGPU_DRIVERS_H
 #define VGPU_DRIVERS_H
 
@@ -30,7 +31,7 @@ struct vgpu_nvml {
 #undef VGPU_MEMBER_nvml
 };
 
-/* The hooks: same names, same ABI, exported. */
+/* The hooks have the names and the ABI of the driver's functions, and are exported. */
 #define VGPU_EXPORT __attribute__((visibility("default")))
 #define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) VGPU_EXPORT ret symbol parameters;
 #define VGPU_GATE(class, library, symbol, base, since, per_thread) VGPU_EXPORT void symbol(void);

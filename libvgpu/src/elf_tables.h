@@ -1,4 +1,4 @@
-/* elf_tables.h - functions of loaded objects by their own symbol tables, which no other object can answer for. */
+/* elf_tables.h - looks up functions in the symbol table of a loaded object, so that no other object can answer instead. */
 #ifndef VGPU_ELF_TABLES_H
 #define VGPU_ELF_TABLES_H
 
@@ -6,7 +6,7 @@
 #include <link.h>
 #include <stddef.h>
 
-/* strcmp, of which a sanitizer has its own, that does not work yet when dlsym is called first. */
+/* Compare like strcmp. Sanitizers replace strcmp by a version that does not work yet when dlsym is first called. */
 static inline int vgpu_is_name(const char *a, const char *b)
 {
     while (*a && *a == *b) {
@@ -15,13 +15,13 @@ static inline int vgpu_is_name(const char *a, const char *b)
     return *a == *b;
 }
 
-/* A symbol of the object at this load address with this dynamic section; NULL if it defines none of this name. */
+/* Return a symbol of the object with this load address and dynamic section, or NULL if it does not define the name. */
 void *vgpu_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);
 
-/* The same of an object whose ELF header lies at its load address, such as ld.so and the vDSO. */
+/* Do the same for an object whose ELF header is at its load address, such as ld.so or the vDSO. */
 void *vgpu_elf_find(const void *header, const char *name);
 
-/* The name that an object has for others; empty if it has none. */
+/* Return the soname of an object, or an empty string. */
 const char *vgpu_elf_soname(ElfW(Addr) base, const ElfW(Dyn) * dynamic);
 
 #endif

@@ -2,7 +2,8 @@
 
 #include "ledger.h"
 
-/* The slot has a rounded amount, so the exact one is kept here. If threads change it at the same time, the last write wins. */
+/* The slot only has a rounded amount, so the exact one is kept here. If threads change it at the same time, the last
+ * write wins. */
 static void note(struct vgpu_process *p, int column)
 {
     uint64_t seen;

@@ -1,18 +1,18 @@
 /* graphs.h - memory that graphs allocate.
  *
- * A node that allocates takes nothing when it is added, and an address is all it ever gets: the driver backs it with
- * memory when the graph is launched or uploaded, out of a pool of its own for each device, which keeps what it has until
- * it is trimmed. So what all nodes of a graph together may take is found when it is instantiated, reserved at its
- * first launch, and after each launch the charge is what the driver has reserved. Graphs share that memory when they
- * do not run at once: a reservation that fails is tried again after a trim. Graphs that allocate nothing, as most, are
- * not remembered and cost one look at a word.
+ * Adding an allocation node to a graph takes no memory and only fixes an address. The driver provides the memory when
+ * the graph is launched or uploaded, from a pool for each device, which keeps it until it is trimmed. So the library
+ * computes at instantiation how much all nodes of the graph can take, reserves it at the first launch, and after each
+ * launch sets the charge to what the driver has reserved. Graphs that do not run at the same time share memory, so a
+ * reservation that fails is tried again after a trim. Most graphs allocate nothing; they are not remembered and cost
+ * one read of a word.
  */
 #ifndef VGPU_GRAPHS_H
 #define VGPU_GRAPHS_H
 
 #include "process.h"
 
-/* Run `call(argument)`, which makes `*out` of `graph`, and remember what that will take. */
+/* Call `call(argument)`, which makes `*out` out of `graph`, and remember how much memory it will take. */
 CUresult vgpu_graph_instantiate(const struct vgpu_cuda *cuda, CUgraph graph, const CUgraphExec *out,
                                 CUresult (*call)(void *argument), void *argument);
 

@@ -15,7 +15,7 @@ static void release_one(void *argument, const struct vgpu_object *object)
     vgpu_charge_drop(argument, object);
 }
 
-/* Record a context's device and charge: the call that destroys the context does not name them. */
+/* Record a context's device and charge, because the call that destroys it does not name them. */
 static void remember(struct vgpu_process *p, CUcontext context, CUdevice device, uint64_t charged)
 {
     struct vgpu_object object = {.handle = (uintptr_t)context, .bytes = charged, .column = device, .kind = VGPU_KIND_CONTEXT};

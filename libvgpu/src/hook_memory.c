@@ -90,9 +90,10 @@ static CUresult free_it(void *argument, CUdeviceptr address)
     return cuda->cuMemFree_v2(address);
 }
 
-/* A library of the program that stands between us and the driver may have a cuMemFree of its own, to learn what is freed: MPI
- * libraries keep handles of addresses. It would never be called, so it is called first; its call of the driver comes back here.
- * To give it the driver's function instead would give that to any library with such a name. Other functions are not passed on. */
+/* A library that the program links before the driver may define its own cuMemFree to learn what is freed; MPI libraries
+ * cache handles by address. Our hook would hide it, so we call it first, and its call of the driver comes back here.
+ * (Rejected: returning the driver's function to it. Any library that defines such a name would then get the driver's.)
+ * Other functions are not passed on. */
 static CUresult (*interposed_free(const struct vgpu_cuda *cuda))(CUdeviceptr)
 {
     static void *_Atomic known;

@@ -1,8 +1,8 @@
-/* instant.h - points in time by CLOCK_MONOTONIC, and durations, so that one cannot stand where the other is meant.
+/* instant.h - points in time (CLOCK_MONOTONIC) and durations as two types, so that they cannot be mixed up.
  *
- * A point in time is a struct: the compiler refuses to add two, to compare one with a number, and to pass a duration for it. A
- * duration is a plain number of nanoseconds, as GPU time and prices are multiplied, divided and faded all the time. The words of the region, which processes share, stay numbers: vgpu_at and `.ns` convert where one is read or
- * written.
+ * A point in time is a struct: the compiler refuses to add two of them, to compare one with a number, or to pass a
+ * duration in its place. A duration is a plain number of nanoseconds, because GPU time is multiplied and divided all
+ * the time. The words of the region stay numbers; vgpu_at and `.ns` convert where one is read or written.
  */
 #ifndef VGPU_INSTANT_H
 #define VGPU_INSTANT_H
@@ -38,13 +38,14 @@ static inline struct vgpu_instant vgpu_later(struct vgpu_instant at, vgpu_durati
     return vgpu_at(at.ns + by);
 }
 
-/* The result is never before the clock's start. */
+/* Return a point that is never before the clock's start. */
 static inline struct vgpu_instant vgpu_earlier(struct vgpu_instant at, vgpu_duration by)
 {
     return vgpu_at(at.ns > by ? at.ns - by : 0);
 }
 
-/* From `from` to `to`. Longer than any real duration when `to` is the earlier one, as another thread's may be. */
+/* Return the time from `from` to `to`. If `to` is the earlier one, as another thread's may be, the result is longer
+ * than any real duration. */
 static inline vgpu_duration vgpu_between(struct vgpu_instant from, struct vgpu_instant to)
 {
     return to.ns - from.ns;

@@ -1,6 +1,6 @@
-/* kernel.h - system calls without libc: a library that the program preloads can answer libc's names in its place.
+/* kernel.h - system calls without libc, because a library that the program preloads can replace libc's functions.
  *
- * A result from -4095 to -1 is an error number with its sign changed.
+ * A result from -4095 to -1 is a negated error number.
  */
 #ifndef VGPU_KERNEL_H
 #define VGPU_KERNEL_H
@@ -40,13 +40,13 @@ static inline long vgpu_call(long number, long a, long b, long c, long d)
     return vgpu_call6(number, a, b, c, d, 0, 0);
 }
 
-/* Read the beginning of a file. Return the number of bytes, or an error. */
+/* Read the start of a file. Return the number of bytes, or an error. */
 long vgpu_kernel_read(const char *path, void *out, size_t bytes);
 
-/* Return a new mapping, of a file from its beginning or of no file, or NULL. */
+/* Map a file from its start, or memory without a file. Return NULL on failure. */
 void *vgpu_kernel_map(size_t bytes, int protection, int flags, int fd);
 
-/* Return an entry of the auxiliary vector; 0 if there is none. */
+/* Return an entry of the auxiliary vector, or 0 if it is missing. */
 unsigned long vgpu_kernel_auxv(unsigned long type);
 
 #endif

@@ -1,11 +1,11 @@
-/* launch.h - what every hook that launches does around its call: throttle.h for this process and this thread.
+/* launch.h - what every launching hook does around its driver call: throttle.h applied to this process and this thread.
  *
  *     if (vgpu_pass_at_once(cuda, function, blocks, threads)) return cuda->cuLaunchKernel(...);
  *     struct vgpu_pass pass;
  *     vgpu_pass_kernel(&pass, cuda, function, blocks, threads, vgpu_stream_named(stream, per_thread));
  *     return vgpu_pass_end(&pass, cuda->cuLaunchKernel(...));
  *
- * Where nothing limits compute this is two comparisons; with a limit, and budget in hand, a subtraction more.
+ * Without a compute limit this costs two comparisons. With a limit and prepaid time it costs one subtraction more.
  */
 #ifndef VGPU_LAUNCH_H
 #define VGPU_LAUNCH_H
@@ -19,7 +19,7 @@ struct vgpu_pass {
     struct vgpu_ticket ticket;
 };
 
-/* A stream as functions without _ptsz understand it. */
+/* Return a stream in the form that functions without _ptsz expect. */
 static inline CUstream vgpu_stream_named(CUstream stream, int per_thread)
 {
     return stream || !per_thread ? stream : CU_STREAM_PER_THREAD;
@@ -35,15 +35,15 @@ static inline uint32_t vgpu_page_seq(const struct vgpu_process *p)
     return p->page ? atomic_load_explicit((const _Atomic uint32_t *)&p->page->seq, memory_order_relaxed) : 0;
 }
 
-/* 1: no device of this process has a share to keep, and hand->cuda is the driver. Looks at nothing but its own memory and
- * the page; in a forked child the process's word is gone. */
+/* Return 1 if no device of this process has a limited share; hand->cuda is the driver then. Reads only its own memory
+ * and the page. In a forked child the process's word has been wiped. */
 static inline int vgpu_hand_is_free(const struct vgpu_hand *hand)
 {
     return hand->all_unlimited && *hand->process_now == hand->process &&
            atomic_load_explicit(hand->page_now, memory_order_relaxed) == hand->page;
 }
 
-/* Return 1 if nothing limits this launch, or it was just paid for; no pass is needed then. */
+/* Return 1 if nothing limits this launch, or if prepaid time covers it. Then no pass is needed. */
 static inline int vgpu_pass_at_once(const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks, uint32_t threads)
 {
     struct vgpu_process *p = vgpu_process();
@@ -64,7 +64,7 @@ static inline int vgpu_pass_at_once(const struct vgpu_cuda *cuda, uint64_t funct
            vgpu_throttle_fast(hand, ordinal, vgpu_cost_key(function, blocks, threads));
 }
 
-/* All the rest. */
+/* Handle all other launches. */
 void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks, uint32_t threads,
                      CUstream stream);
 
@@ -87,22 +87,22 @@ static inline CUresult vgpu_pass_end(struct vgpu_pass *pass, CUresult result)
     return result;
 }
 
-/* To be called after a call that waited for the device (throttle.h). */
+/* Call this after a driver call that waited for the device (throttle.h). */
 void vgpu_launch_waited(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
-/* To be called before an instantiated graph is destroyed. */
+/* Call this before an instantiated graph is destroyed. */
 void vgpu_launch_forget(CUgraphExec graph);
 
-/* To be called before the driver ends a context. */
+/* Call this before the driver ends a context. */
 void vgpu_launch_end_context(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUcontext context);
 
-/* The share of a device that this container may use now, according to the page. */
+/* Return the share of a device that the page gives this container now. */
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal);
 
-/* The same in percent of the device behind a handle of NVML; 0: no limit. */
+/* Return the share, in percent, of the device with this NVML handle; 0 means no limit. */
 uint32_t vgpu_share_of_handle(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device);
 
-/* A use of that device in percent of the device, as percent of the slice. */
+/* Convert a percentage of that device into a percentage of the slice. */
 unsigned vgpu_percent_of_slice(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, unsigned percent);
 
 #endif

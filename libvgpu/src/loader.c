@@ -22,20 +22,21 @@ struct debug {
     const struct debug *next;
 };
 
-/* Return the objects of our namespace, as ld.so has them. */
+/* Return the list of objects in our namespace, as ld.so keeps it. */
 static const struct link_map *our_objects(void)
 {
     unsigned long linker = vgpu_kernel_auxv(AT_BASE);
-    linker = linker ? linker : vgpu_kernel_auxv(AT_PHDR) - sizeof(ElfW(Ehdr)); /* it was started as the program */
+    linker = linker ? linker : vgpu_kernel_auxv(AT_PHDR) - sizeof(ElfW(Ehdr)); /* ld.so was started as the program */
     const struct debug *all = vgpu_elf_find((const void *)linker, "_r_debug");
     for (const struct debug *list = all; list; list = list->namespace.r_version > 1 ? list->next : NULL) {
         for (const struct link_map *object = list->namespace.r_map; object; object = object->l_next) {
-            if (object->l_ld == _DYNAMIC) { /* the linker's name for our own */
+            if (object->l_ld == _DYNAMIC) { /* ld.so's symbol for our own dynamic section */
                 return list->namespace.r_map;
             }
         }
     }
-    return all ? all->namespace.r_map : NULL; /* before glibc 2.35 others are not listed; the first one's functions serve all */
+    return all ? all->namespace.r_map
+               : NULL; /* before glibc 2.35 other namespaces are not listed; the functions of the first one serve all */
 }
 
 const char *vgpu_loader_own_path(void)
@@ -47,7 +48,7 @@ const char *vgpu_loader_own_path(void)
     return object ? object->l_name : "";
 }
 
-/* Nothing can be loaded before libc under its own soname but a libc. */
+/* No other library can be loaded before libc under libc's soname. */
 static void *in_libc(const char *name)
 {
     void *found = NULL;
@@ -77,7 +78,7 @@ vgpu_dlsym vgpu_loader_dlsym(void)
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
     void *at = atomic_load_explicit(&found, memory_order_relaxed);
     if (!at) {
-        /* The next one behind us, so that another library that interposes dlsym is called too. */
+        /* Take the next dlsym behind ours, so that another library that interposes dlsym is called too. */
         vgpu_dlvsym versioned = vgpu_loader_dlvsym();
         for (size_t i = 0; versioned && !at && i < sizeof versions / sizeof versions[0]; i++) {
             at = versioned(RTLD_NEXT, "dlsym", versions[i]);
@@ -221,7 +222,7 @@ static struct library nvml_library = {.soname = "libnvidia-ml.so.1",
                                       .count = sizeof nvml_entries / sizeof nvml_entries[0],
                                       .bytes = sizeof(struct vgpu_nvml)};
 
-/* With a shadow in place, the driver's own name leads to the shadow, and from there back to us. */
+/* With a shadow in place, the driver's name leads to the shadow, and from there back to us. */
 static void *open_driver(const struct library *library, int may_load)
 {
     void *handle = open_library(library->soname, RTLD_LAZY | RTLD_NOLOAD);
@@ -232,8 +233,8 @@ static void *open_driver(const struct library *library, int may_load)
     return behind ? behind : handle;
 }
 
-/* Fill a table aside and publish it whole, so that no lock is needed that a fork could leave held. The library is never
- * closed, because hooks keep pointers into it. */
+/* Fill a private table and publish it as a whole, so that no lock is needed that a fork could leave held. The library
+ * is never closed, because hooks keep pointers into it. */
 static const void *table_of(struct library *library, int may_load)
 {
     void *table = atomic_load_explicit(&library->table, memory_order_acquire), *seen = NULL;

@@ -1,7 +1,8 @@
-/* lock.h - a mutex of one word for memory that a fork wipes.
+/* lock.h - a mutex of one word, for memory that a fork wipes.
  *
- * Zero is unlocked, so a lock in the wiped arena (process.h) is free again in a child even when another thread
- * of the parent held it. A plain futex mutex; no libc symbol newer than the oldest glibc we load on.
+ * Zero means unlocked. A lock in the wiped arena (process.h) is therefore free in a forked child, even if another
+ * thread of the parent held it. It is a plain futex mutex and uses no libc symbol newer than the oldest glibc that we
+ * support.
  */
 #ifndef VGPU_LOCK_H
 #define VGPU_LOCK_H
@@ -14,10 +15,10 @@
 #include "kernel.h"
 
 struct vgpu_lock {
-    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and someone waits */
+    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and another thread waits */
 };
 
-/* Return 1 if it was free and is ours now. */
+/* Return 1 if the lock was free and is taken now. */
 static inline int vgpu_lock_try(struct vgpu_lock *lock)
 {
     uint32_t seen = 0;
@@ -41,11 +42,11 @@ static inline void vgpu_lock_drop(struct vgpu_lock *lock)
     }
 }
 
-/* For what is held across calls of the driver, of files and of sleep: these may be cancellation points, and a thread that
- * is cancelled would take the lock with it. The holder is not cancelled before it drops it. */
+/* A lock that may be held during calls of the driver, of files or of sleep. These can be cancellation points, and a
+ * cancelled thread would keep the lock for ever. So the holder cannot be cancelled until it drops the lock. */
 struct vgpu_calm_lock {
     struct vgpu_lock lock;
-    int before; /* how the holder could be cancelled */
+    int before; /* the holder's cancellation state before */
 };
 
 static inline int vgpu_calm_try(struct vgpu_calm_lock *calm)

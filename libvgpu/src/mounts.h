@@ -1,9 +1,9 @@
-/* mounts.h - whether a file is the one that was mounted for the container, and not one that was mounted over it since. */
+/* mounts.h - detects files that were mounted over the agent's files. */
 #ifndef VGPU_MOUNTS_H
 #define VGPU_MOUNTS_H
 
-/* 1 if nothing is mounted over this file, which `fd` has open, or over its folder. A file that is not mounted is as it is, and where
- * the kernel does not list mounts it cannot be told. */
+/* Return 1 if nothing is mounted over this file, which `fd` has open, or over its folder. Also return 1 if the file is
+ * not a mount, or if the kernel does not list mounts. */
 int vgpu_mounts_are_single(const char *path, long fd);
 
 #endif

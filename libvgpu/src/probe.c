@@ -5,7 +5,7 @@
 
 #define PROBE_EVERY_NS UINT64_C(1000000)
 #define TIMESLICE_NS UINT64_C(3000000)    /* about the turn of one process on a shared device */
-#define OWN_PART 0.35 /* of a measured time, that of a small share; half of the share more for a larger one */
+#define OWN_PART 0.35 /* part of a measured time that is charged, plus half of the share */
 #define MOST_PENDING 8 /* unanswered probes at a time */
 #define AT_ONCE 4 /* pauses' worth of launched device time after which a launch is measured (claim) */
 #define LOST_NS UINT64_C(60000000000) /* after this time a measurement is lost */
@@ -15,7 +15,7 @@ int vgpu_probe_can(const struct vgpu_cuda *cuda)
     return cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery && cuda->cuEventElapsedTime && cuda->cuCtxGetCurrent;
 }
 
-/* Under the lock: return a pair of events of the current context. */
+/* Return a pair of events of the current context. The caller holds the lock. */
 static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda)
 {
     CUcontext context = NULL;
@@ -40,7 +40,7 @@ static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struc
     return NULL;
 }
 
-/* Under the lock: return 1 if a measured launch is on its way to the device. */
+/* Return 1 if a measured launch is on its way to the device. The caller holds the lock. */
 static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
@@ -130,7 +130,7 @@ struct vgpu_instant vgpu_probe_known(const struct vgpu_throttle *throttle, int o
     return now;
 }
 
-/* Under the lock: a launch from that moment has run. */
+/* Note that a launch made at this time has run. The caller holds the lock. */
 static void caught_up(struct vgpu_throttle_device *device, struct vgpu_instant launched)
 {
     struct vgpu_instant freed = atomic_load_explicit(&device->freed, memory_order_relaxed);
@@ -153,7 +153,8 @@ static const struct vgpu_probe *first_guess(const struct vgpu_throttle *throttle
     return first;
 }
 
-/* Under the lock, after a launch that was charged by a guess has come to be under way, or has ended. */
+/* Tell the owner since when launches that were charged by a guess are under way. Called under the lock when one was
+ * added or has ended. */
 static void tell_guesses(struct vgpu_throttle *throttle, int more)
 {
     const struct vgpu_probe *first = first_guess(throttle);
@@ -175,7 +176,7 @@ static void drop(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
     }
 }
 
-/* Under the lock: no measurement will arrive. */
+/* Give up a measurement that will not arrive. The caller holds the lock. */
 static void lose(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 {
     if (probe->alone) {
@@ -198,7 +199,7 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
 {
     struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
     vgpu_duration took = probe->took_ns;
-    uint64_t ns = took; /* of it what is charged */
+    uint64_t ns = took; /* the part that is charged */
     vgpu_duration age = vgpu_between(probe->launched, now);
     vgpu_bucket_learn_queued(device->bucket, age > ns ? age - ns : 0);
     enum vgpu_sample_kind kind = device->crowded ? VGPU_WITH_OTHERS : VGPU_ITS_OWN;
@@ -216,12 +217,12 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
     }
     if (probe->alone) {
         double factor = vgpu_probe_factor(device, ns);
-        /* Beside others its charge was based on the assumed share. */
+        /* Beside others the first charge was based on an assumed share. */
         int64_t charged = kind == VGPU_WITH_OTHERS ? (int64_t)((double)ns * factor)
                                                    : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
         struct vgpu_share share = throttle->share(throttle->owner, probe->ordinal);
         vgpu_bucket_count(device->bucket, (int64_t)ns, charged);
-        struct vgpu_instant from = vgpu_earlier(now, took); /* at the latest */
+        struct vgpu_instant from = vgpu_earlier(now, took); /* it began no later than this */
         from = probe->is_first ? vgpu_first_of(from, probe->launched) : from;
         vgpu_calibrate_ran(&device->calibration, from, vgpu_later(from, took), (int64_t)ns, charged);
         if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(device->bucket, now))) {
@@ -291,7 +292,7 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_cuda *
             drop(throttle, probe);
             break;
         case LOST:
-            probe->context = NULL; /* gone with its context: the events are no longer ours to touch */
+            probe->context = NULL; /* the events are gone with their context and must not be used */
             lose(throttle, probe);
             break;
         }
@@ -299,7 +300,8 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_cuda *
     vgpu_capture_restore(cuda, mode);
 }
 
-/* Under the lock: the driver is about to wait for what was launched in this context. Wait first, for what was charged by a guess. */
+/* Measure what was charged by a guess in a context that the driver is about to end; the driver would wait for it
+ * anyway. The caller holds the lock. */
 static void measure_guesses(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context)
 {
     for (int i = 0; i < VGPU_PROBES && cuda->cuEventSynchronize; i++) {

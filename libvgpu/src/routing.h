@@ -1,9 +1,9 @@
-/* routing.h - which of our hooks stands for which of the driver's functions.
+/* routing.h - finds the hook for a driver function.
  *
- * Three ways lead to a driver's function, and each ends here: our exported names (linking), dlsym and dlvsym
- * (routing_stubs.S asks vgpu_route_dlsym and, when the answer is "not ours", jumps on to libc as if we had not
- * been there, so that RTLD_NEXT and dlerror see the real caller), and cuGetProcAddress (hook_route.c asks the
- * driver first and has the pointer it got translated).
+ * Programs reach a driver function in three ways, and all of them lead here. Linked programs use our exported names.
+ * For dlsym and dlvsym, routing_stubs.S asks vgpu_route_dlsym; if the answer is "not ours", it jumps to libc, so that
+ * RTLD_NEXT and dlerror see the real caller. For cuGetProcAddress, hook_route.c asks the driver first and then
+ * translates the pointer that it got.
  */
 #ifndef VGPU_ROUTING_H
 #define VGPU_ROUTING_H
@@ -35,14 +35,14 @@ struct vgpu_symbol {
 extern const struct vgpu_symbol vgpu_symbols[];
 extern const unsigned vgpu_symbol_count;
 
-/* The symbol of exactly this name; NULL if we have no hook for it. */
+/* Return the symbol with exactly this name, or NULL if we have no hook for it. */
 const struct vgpu_symbol *vgpu_symbol_named(const char *name);
 
-/* What a program that was given `address` for `base` by the driver shall get instead: the hook of the function that
- * lies at this address; failing that, of the best match by name, version and flags; failing that, `address`. */
+/* Return what a program gets instead of `address`, which the driver returned for `base`: the hook of the function at
+ * this address, else the hook that fits best by name, version and flags, else `address` itself. */
 void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *address, int version, int per_thread);
 
-/* For the stubs: `decided` 0 means jump on to libc. */
+/* For the stubs. If `decided` is 0, they jump to libc. */
 struct vgpu_route {
     void *answer;
     uintptr_t decided;
@@ -50,7 +50,7 @@ struct vgpu_route {
 struct vgpu_route vgpu_route_dlsym(void *handle, const char *name, const void *caller);
 struct vgpu_route vgpu_route_dlvsym(void *handle, const char *name, const char *version, const void *caller);
 
-/* For the gates: where to jump, or NULL to refuse. `index` counts the gates of symbols.def. */
+/* Return where a gate jumps, or NULL to refuse the call. `index` counts the gates of symbols.def. */
 void *vgpu_route_gate(unsigned index);
 
 #endif

@@ -1,11 +1,12 @@
-/* source.h - where limits come from: the agent's page, settings in the environment, or nowhere.
+/* source.h - where the limits come from: the agent's page, the environment, or nowhere.
  *
- * The page at its fixed place is the authority, and the only one for a library that was loaded from its fixed place. Only where that
- * path does not exist, VGPU_LIMIT_PAGE and VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither
- * exists, the stand-alone settings CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> hold: bytes, or with a suffix
- * k, m or g; 0 means no limit, and nonsense means 0 bytes; with them CUDA_HOST_MEMORY_LIMIT. So do CUDA_DEVICE_SM_LIMIT
- * and CUDA_DEVICE_SM_LIMIT_<ordinal>, percent of the device's time, and GPU_CORE_UTILIZATION_POLICY: default, force or
- * disable. Nothing in the environment weakens a page.
+ * The page at its fixed path is the authority. A library that was loaded from its own fixed path accepts no other
+ * source. Otherwise, if the page's path does not exist, VGPU_LIMIT_PAGE and VGPU_USAGE_REGION name other files (for a
+ * node without mount namespaces). If they do not exist either, stand-alone settings apply. CUDA_DEVICE_MEMORY_LIMIT and
+ * CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> are in bytes, or have a suffix k, m or g; 0 means no limit, and an invalid
+ * value means 0 bytes. CUDA_HOST_MEMORY_LIMIT has the same form. CUDA_DEVICE_SM_LIMIT and
+ * CUDA_DEVICE_SM_LIMIT_<ordinal> are a percentage of the device's time, and GPU_CORE_UTILIZATION_POLICY is default,
+ * force or disable. Nothing in the environment can weaken a page.
  */
 #ifndef VGPU_SOURCE_H
 #define VGPU_SOURCE_H
@@ -24,7 +25,7 @@ enum vgpu_authority {
     VGPU_ENV,     /* stand-alone settings in the environment */
 };
 
-/* What the environment sets, by CUDA ordinal. */
+/* The settings of the environment, by CUDA ordinal. */
 struct vgpu_standalone {
     uint64_t limit[VGPU_MAX_DEVICES]; /* bytes, or VGPU_UNLIMITED */
     uint64_t host_limit;
@@ -39,7 +40,7 @@ struct vgpu_source {
     struct vgpu_standalone standalone;
 };
 
-/* Find the authority and map its files. */
+/* Find the source of limits and map its files. */
 void vgpu_source_open(struct vgpu_source *out);
 
 #endif

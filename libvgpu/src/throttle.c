@@ -39,7 +39,7 @@ static int is_catching_up(struct vgpu_throttle_device *device, struct vgpu_insta
     return freed.ns && vgpu_between(freed, now) < BACKLOG_NS;
 }
 
-/* Without the lock, because NVML may take seconds to answer; then it is asked less often. */
+/* Compare with NVML. Called without the lock, because NVML may take seconds to answer; a slow NVML is asked less often. */
 static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, int ordinal, uint32_t percent,
                     struct vgpu_instant now, vgpu_duration since_ns)
 {
@@ -145,7 +145,7 @@ static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlim
     hand->all_unlimited = 0;
 }
 
-/* A cost that the process knows, but that this hand has not seen since its last chunk, is paid out of the hand. */
+/* Pay from prepaid time for a kernel whose cost the process knows, but which this hand has not seen since its last chunk. */
 static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_device *device, struct vgpu_hand *hand,
                  const struct vgpu_launch *l, const struct vgpu_geometry *what, struct vgpu_instant now)
 {

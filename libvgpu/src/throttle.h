@@ -1,25 +1,25 @@
-/* throttle.h - holds launches up until the container's share of the device pays for them.
+/* throttle.h - delays launches until the container's share of the device has paid for them.
  *
  *     struct vgpu_ticket ticket = {0};
  *     vgpu_throttle_begin(throttle, &mine, &launch, &ticket);     // waits here
  *     CUresult result = cuda->cuLaunchKernel(...);
  *     vgpu_throttle_end(throttle, &launch, &ticket, result);
  *
- * Threads take 200 us of the budget (bucket.h) at a time, so most launches only subtract what their kernel costs
- * (cost.h) from what the thread has in hand; vgpu_throttle_fast is that subtraction. Costs come from pairs of events around
- * some launches, about one a millisecond, asked after without waiting. A kernel of its own right (more than 200 us) is
- * charged before it is launched and corrected when its events have come. Every 100 ms one process of the container
- * compares what was charged with what NVML measured over the same time (calibrate.h).
+ * A thread takes at least 200 us of the budget (bucket.h) at a time, so most launches only subtract the cost of their
+ * kernel (cost.h) from the thread's prepaid time. vgpu_throttle_fast is that subtraction. Costs are measured by event
+ * pairs around about one launch a millisecond, without waiting for the events. A kernel longer than 200 us is charged
+ * by itself before its launch, and corrected when its events are there. Twenty times a second, one process of the
+ * container compares the charges with what NVML measured for the same time (calibrate.h).
  *
- * Pure but for vgpu_world and the driver's event functions, so that a simulator can run many processes of many
- * containers at once: a struct vgpu_throttle is a process, a struct vgpu_hand one of its threads.
+ * This module only uses vgpu_world and the driver's event functions, so a simulator can run many processes of many
+ * containers in one program: a struct vgpu_throttle is a process, and a struct vgpu_hand is one of its threads.
  */
 #ifndef VGPU_THROTTLE_H
 #define VGPU_THROTTLE_H
 
 #include "throttle_state.h"
 
-/* Return 1 if it is in hand: launch. The hand must be of this process and page. */
+/* Return 1 if prepaid time covers the launch. The hand must belong to this process and page. */
 static inline int vgpu_throttle_fast(struct vgpu_hand *hand, int ordinal, uint64_t key)
 {
     if (hand->ordinal != ordinal) {
@@ -41,14 +41,14 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
 void vgpu_throttle_end(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_ticket *ticket,
                        CUresult result);
 
-/* After a call that waited for the device: what was charged by a guess is measured before the program can end. */
+/* Measure what was charged by a guess, before the program can end. Call this after a driver call that waited for the device. */
 void vgpu_throttle_waited(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda);
 
-/* Before the driver ends a context, by destruction, reset or the last release: the events and the stream that were made in
- * it are given back and forgotten. A context that comes back at the same address finds none. */
+/* Give back the events that were created in a context. Call this before the driver ends the context by destruction,
+ * reset or the last release. A context that later appears at the same address has none. */
 void vgpu_throttle_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);
 
-/* To be called when a graph was destroyed or a function was unloaded. */
+/* Call this when a graph was destroyed or a function was unloaded. */
 void vgpu_throttle_forget(struct vgpu_throttle *throttle, uint64_t function);
 
 #endif

@@ -74,7 +74,7 @@ static uint32_t pid_at(const unsigned *first, unsigned at, size_t stride)
     return *(const unsigned *)(const void *)((const char *)first + at * stride);
 }
 
-/* Return 1 if our namespace has a process for each of these PIDs, as it has where lists leave out all others. */
+/* Return 1 if our namespace has a process for each of these PIDs, which is so if the list omits all other processes. */
 static int are_in_sight(const unsigned *first, unsigned count, size_t stride)
 {
     for (unsigned i = 0; i < count; i++) {
@@ -199,7 +199,7 @@ int vgpu_usage_is_alone(const struct vgpu_process *p, const struct vgpu_device *
     return p->page && vgpu_is_before(vgpu_world->now(), vgpu_at(vgpu_page_limits(p->page, device->uuid).alone_until_ns));
 }
 
-/* Return 1 if others were active of late. That stands for their contexts where lists hide them. */
+/* Return 1 if others were active recently. Where lists hide contexts, this stands for them. */
 static int had_company(const struct vgpu_process *p, const struct vgpu_device *device)
 {
     uint64_t seen_ns = atomic_load((const _Atomic uint64_t *)&p->region->columns[device->column].bucket.others_ns);
@@ -232,7 +232,7 @@ static struct vgpu_instant by_our_clock(uint64_t stamp_us)
     return vgpu_at(0);
 }
 
-/* Add up samples. Of those that are not ours, others had some. */
+/* Add up the samples of this container, and note whether others have any. */
 static void add_up(const struct vgpu_process *p, const nvmlProcessUtilizationSample_t *samples, unsigned count,
                    enum vgpu_pids pids, struct vgpu_measurement *out)
 {
@@ -256,8 +256,8 @@ int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_
     struct list list;
     nvmlDevice_t handle;
     unsigned count = SAMPLES;
-    /* Where the region is gone, nobody knows: the limit holds, and nothing of a kernel's time is taken for a neighbour's. Otherwise
-     * a container could get more of an idle device by cutting its region short. */
+    /* Without the region nobody knows: the limit applies, and no part of a kernel's time is attributed to neighbours.
+     * Otherwise a container could get more of an idle device by truncating its region. */
     *out = (struct vgpu_measurement){.others = 1, .neighbours = 0, .others_known = 1};
     if (!device || device->column < 0 || !vgpu_process_slot(p) || !slots_of(p)) {
         return 0;
