@@ -1,22 +1,23 @@
-/* bench_limiter.c - how well shares are kept, over the whole matrix of workloads.h. Prints one JSON object.
+/* bench_limiter.c - measures how well shares are kept, over the whole matrix of workloads.h. Prints one JSON object.
  *
  *     bench_limiter [-v]... [-f FAMILY]... [-d SETTING]... [SEED [FIRST [COUNT]]]
  *
- *     -v  print a line for each scene on stderr; twice: one for each tenant too; three times: its use in each fifth of a window
- *     -f  run the scenes of this family alone
+ *     -v  print a line for each scene on stderr; twice: also for each tenant; three times: also its use in each fifth of a window
+ *     -f  run only the scenes of this family
  *     -d  change the device: device.h
  *
- * A tenant's due is its share, or what its program can use without a limit and its neighbours keep theirs, if that
- * is less. What such a program gets depends on the gaps that its neighbours leave: in one three windows up to a fifth more or
- * less than in others, limited or not. So a scene with one is eight times as long (docs/design/compute-limiter.md). Measured against it, in points of the device:
- *   mean_error_points    use in the worst window of max(5 s, 30 longest kernels / share), from the very start on
- *   ripple_points        standard deviation of use in consecutive fifths of such a window
- *   throughput_of_share  use of the whole run, of what was due
- *   jain                 of equal tenants
+ * What a tenant is due is its share, or, if that is less, what its program can use when only its neighbours are limited. The
+ * gaps that neighbours leave vary: in a run of three windows such a program gets up to a fifth more or less than in another,
+ * whether it is limited or not. So a scene with such a program runs eight times as long (docs/design/compute-limiter.md). All
+ * figures compare use with what is due, in points of the device:
+ *   mean_error_points    error in the worst window of max(5 s, 30 longest kernels / share), including the start
+ *   ripple_points        standard deviation of the use in consecutive fifths of such a window
+ *   throughput_of_share  use in the whole run, as a part of what was due
+ *   jain                 Jain's index of equal tenants
  *   graph_error_points   mean_error_points of the scenes of graphs
- *   beside_long_points   mean_error_points beside kernels of 10 s, which nothing can stop; they are in no other figure
- *   missed               scenes with an error beyond 5 points, and with a throughput below 95 % of what was due
- *   resize_response_ms   from a new share in the page until 200 ms in a row are within 5 points of it
+ *   beside_long_points   mean_error_points beside kernels of 10 s, which nothing can stop; no other figure includes them
+ *   missed               scenes with an error above 5 points, and with a throughput below 95 % of what was due
+ *   resize_response_ms   time from a new share in the page until the use is within 5 points of it for 200 ms
  */
 #include <limits.h>
 #include <malloc.h>
@@ -83,7 +84,7 @@ static int always_busy(const struct workload *w)
     return w->pattern == PATTERN_STREAM || w->pattern == PATTERN_GRAPH;
 }
 
-/* In percent, without a limit. */
+/* Return what a tenant uses without a limit, in percent. */
 static double could_use(const struct scene *scene, uint64_t length_ns, uint64_t step_ns, unsigned tenant)
 {
     struct simulation s = run(scene, length_ns, step_ns, (int)tenant);
@@ -160,7 +161,7 @@ static void judge(const struct scene *scene, int verbose, unsigned index)
     }
 }
 
-/* A share that changes under a running program. */
+/* Change the share of a running program. */
 static void resize(unsigned workload, unsigned from, unsigned to, uint64_t lag_ns, uint64_t seed)
 {
     struct simulation s = {.scene = {.family = "resize",

@@ -26,7 +26,7 @@ struct member {
     int32_t number;
     int context;
     uint32_t events;
-    uint64_t spent_ns; /* by its former lives */
+    uint64_t spent_ns; /* used by its former processes */
     struct vgpu_throttle throttle;
 };
 
@@ -71,7 +71,8 @@ static struct vgpu_instant clock_now(void)
     return vgpu_at(BOOTED_NS + now_ns());
 }
 
-/* Coroutines switch by jumps: swapcontext calls the kernel for the signal mask each time, which would take a quarter of a run. */
+/* Switch coroutines by jumps. (Rejected: swapcontext, which calls the kernel for the signal mask each time and would take a
+ * quarter of a run.) */
 static void yield(void)
 {
     if (!_setjmp(sim.running->here)) {
@@ -316,7 +317,7 @@ static void decode(struct worker *w, const struct workload *k, unsigned tokens)
     rest(w, k->gap_ns / 2 + chance(&w->chance) % k->gap_ns);
 }
 
-/* End the process of a thread and start another in its place. */
+/* End the process of a thread and start another one in its place. */
 static void restart(struct worker *w)
 {
     struct member *m = w->process;
@@ -417,7 +418,7 @@ static void cast(void)
     }
 }
 
-/* The one engine of all runs, at rest: allocating a new one for each would take a third of a run. */
+/* Return the one engine of all runs, idle. Allocating a new one for each run would take a third of its time. */
 static struct engine *an_engine(void)
 {
     static struct engine *kept;

@@ -1,5 +1,5 @@
-/* simulate.h - a scene of workloads.h on the simulated engine, with the library's own throttle of launches (throttle.h) in every
- * process of it, in virtual time: each thread of each process is a coroutine that sleeps when the library does. */
+/* simulate.h - runs a scene of workloads.h on the simulated engine in virtual time. Every process has the library's own
+ * throttle (throttle.h). Each thread is a coroutine that sleeps when the library does. */
 #ifndef BENCH_SIMULATE_H
 #define BENCH_SIMULATE_H
 
@@ -17,7 +17,7 @@ struct simulation {
     int unlimited;              /* tenant without a limit; -1 none, MAX_CONTAINERS all */
     int by_default;             /* 1: limit only while others are active */
     uint64_t late_ns;           /* the last tenant starts this late */
-    /* The share that a tenant gets at some moment; 0: never. */
+    /* The share that a tenant gets at some time; 0: it never changes. */
     uint64_t resize_at_ns;
     unsigned resize_to;
     /* Out: GPU time used by each tenant at every step. */

@@ -73,7 +73,7 @@ uint64_t workload_longest_ns(const struct workload *w)
     return w->pattern == PATTERN_GRAPH ? ns * w->batch : ns;
 }
 
-/* One container alone: every workload, share, device and lag in turn. */
+/* One container alone, with every workload, share, device and lag in turn. */
 static int alone(unsigned i, struct scene *out)
 {
     enum { DEVICES = 3 };
@@ -178,7 +178,7 @@ static int work(unsigned i, struct scene *out)
     return 1;
 }
 
-/* A neighbour of kernels of ten seconds, which nothing can stop once they run. */
+/* A tenant beside kernels of ten seconds, which nothing can stop once they run. */
 static int beside_long(unsigned i, struct scene *out)
 {
     if (i) {

@@ -16,7 +16,7 @@
 #define SLICE_NS UINT64_C(1000000)
 #define CLEAR_DEAD_NS UINT64_C(20000000)
 
-/* A card's engine, and the process that last looked for dead ones. */
+/* A card's engine, and when somebody last looked for dead processes. */
 struct compute {
     uint64_t started;
     uint64_t cleared_ns;
@@ -27,7 +27,7 @@ struct compute {
 static struct {
     pthread_mutex_t mutex;
     struct compute *card;
-    int context; /* + 1; 0: not joined */
+    int context; /* number of the context + 1; 0: not joined */
     pid_t pid;
     int fd;
 } here[MACHINE_MAX_CARDS];

@@ -1,7 +1,7 @@
-/* compute.h - the engines of the machine's cards (engine.h), shared by all its processes and run by the clock on the wall.
+/* compute.h - the engines of the machine's cards (engine.h). All processes share them, and they follow the system's clock.
  *
- * They live in `<machine file>.engine`, created on first use. Nothing runs them in the background: a process that reads them
- * lets them catch up with the present first. A process joins a card's engine at its first kernel that takes time.
+ * They lie in `<machine file>.engine`, created on first use. Nothing runs them in the background: a process that reads them
+ * first lets them catch up with the present. A process joins a card's engine with its first kernel that takes time.
  */
 #ifndef FAKE_COMPUTE_H
 #define FAKE_COMPUTE_H
@@ -9,21 +9,21 @@
 #include "engine.h"
 #include "machine.h"
 
-/* CLOCK_MONOTONIC, ns. */
+/* Return CLOCK_MONOTONIC in ns. */
 uint64_t compute_now_ns(void);
 
-/* The engine of a card, at the present and locked, and this process's context on it (joined when `join`, else -1
- * where it never did). NULL when there is none: then nothing is locked. */
+/* Return a card's engine, locked and brought up to the present. `*context` becomes this process's context on it, which is
+ * created if `join` is set; -1 if there is none. Return NULL if there is no engine; nothing is locked then. */
 struct engine *compute_enter(const struct machine *m, int card, int join, int *context);
 void compute_leave(int card);
 
-/* Convert a moment of the engine to the wall clock, ns since 1970: the same moment always gives the same result. */
+/* Convert an engine time to the wall clock, ns since 1970. The same time always gives the same result. */
 uint64_t compute_wall_ns(const struct engine *e, uint64_t ns);
 
-/* The process whose context this is, by its number (state_serial); 0: none. For NVML, under the lock. */
+/* Return the number (state_serial) of the process that owns a context, or 0. Used by NVML, under the lock. */
 int compute_owner(const struct engine *e, int context);
 
-/* Let an engine's rest pass, after which something may have changed in a context, in slices of 1 ms. */
+/* Sleep for up to 1 ms of the time after which something may have changed in a context. */
 void compute_rest(uint64_t rest_ns);
 
 #endif

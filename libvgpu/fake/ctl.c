@@ -1,19 +1,19 @@
-/* ctl.c - vgpu-fake-ctl: look at and break a simulated machine.
+/* ctl.c - vgpu-fake-ctl: inspects a simulated machine and injects faults.
  *
  *   vgpu-fake-ctl MACHINE status                    JSON: bytes held, peak and faults of every card
  *   vgpu-fake-ctl MACHINE xid CARD NUMBER           report an XID error
  *   vgpu-fake-ctl MACHINE lost CARD 0|1             the card falls off the bus, or comes back
  *   vgpu-fake-ctl MACHINE fail CARD N               the N-th allocation from now on fails
  *   vgpu-fake-ctl MACHINE slow CARD MS              NVML takes this long to answer about the card
- *   vgpu-fake-ctl MACHINE error CARD FUNCTION CODE  an NVML function, in all its versions, answers this nvmlReturn_t; 0: no more
+ *   vgpu-fake-ctl MACHINE error CARD FUNCTION CODE  all versions of an NVML function return this nvmlReturn_t; 0 ends that
  *   vgpu-fake-ctl MACHINE ecc CARD COUNT            uncorrected ECC errors so far
  *   vgpu-fake-ctl MACHINE remap CARD 0|1            row remapping failed
- *   vgpu-fake-ctl MACHINE remap-pending CARD 0|1    a row is remapped at the next reset
- *   vgpu-fake-ctl MACHINE pages-pending CARD 0|1    a page is retired when the driver is loaded anew
- *   vgpu-fake-ctl MACHINE recovery CARD ACTION      what NVML asks for: 0 nothing, 1 a reset, 2 a reboot, ...
- *   vgpu-fake-ctl MACHINE util CARD PERCENT         utilisation NVML reports
+ *   vgpu-fake-ctl MACHINE remap-pending CARD 0|1    a row will be remapped at the next reset
+ *   vgpu-fake-ctl MACHINE pages-pending CARD 0|1    a page will be retired when the driver is reloaded
+ *   vgpu-fake-ctl MACHINE recovery CARD ACTION      the action that NVML asks for: 0 nothing, 1 a reset, 2 a reboot, ...
+ *   vgpu-fake-ctl MACHINE util CARD PERCENT         the utilisation that NVML reports
  *   vgpu-fake-ctl MACHINE reset-peak CARD           forget the highest use
- *   vgpu-fake-ctl MACHINE pids host|own|mixed       from now on, as after an upgrade of the driver
+ *   vgpu-fake-ctl MACHINE pids host|own|mixed       change how the driver names processes, as an upgrade does
  *   vgpu-fake-ctl MACHINE bytes shown|zero|unavailable|huge
  *
  * CARD is an index or a UUID.

@@ -10,7 +10,7 @@
 
 #define CUDA_API __attribute__((visibility("default")))
 
-/* The driver as one process sees it after cuInit. */
+/* The state of the driver in one process after cuInit. */
 struct cuda_session {
     const struct machine *machine;
     int visible[MACHINE_MAX_CARDS]; /* CUdevice -> card */
@@ -25,10 +25,10 @@ struct CUctx_st {
     unsigned flags;
     unsigned retained;      /* number of retains of the primary context */
     int alive;              /* its memory is charged and usable */
-    int broken;             /* after an invalid access by a kernel: every call fails until it is destroyed */
+    int broken;             /* a kernel made an invalid access: every call fails until the context is destroyed */
 };
 
-/* The session of this process; NULL if cuInit has not been called (or this is a fork of a process that called it). */
+/* Return the session of this process, or NULL if it has not called cuInit itself (a forked child has not). */
 const struct cuda_session *cuda_session(void);
 
 /* Return CUDA_SUCCESS, or the reason why no call on `device` can work. */

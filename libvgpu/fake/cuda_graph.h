@@ -9,7 +9,7 @@ struct CUgraphNode_st {
     struct CUgraphNode_st *next;
     int type;
     struct shape shape;
-    struct graph_memory *memory; /* of a node that allocates or frees */
+    struct graph_memory *memory; /* for a node that allocates or frees */
     CUDA_MEM_ALLOC_NODE_PARAMS params;
     struct CUgraph_st *child;
 };

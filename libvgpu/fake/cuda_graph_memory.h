@@ -1,7 +1,8 @@
 /* cuda_graph_memory.h - memory that the nodes of graphs allocate and free.
  *
- * A node's address is fixed when it is added. Memory of the card is taken when the graph is launched or uploaded, in whole
- * chunks from one pool per device, and stays there until the pool is trimmed. */
+ * A node's address is fixed when the node is added. The card's memory is taken when the graph is launched or uploaded, in
+ * whole chunks from one pool for each device, and stays there until the pool is trimmed.
+ */
 #ifndef FAKE_CUDA_GRAPH_MEMORY_H
 #define FAKE_CUDA_GRAPH_MEMORY_H
 
@@ -9,7 +10,7 @@
 
 struct graph_memory; /* one allocation of a graph */
 
-/* Return an address for `bytes` of a device, without memory behind it yet; NULL if there is none. */
+/* Return an address for `bytes` of a device, with no memory behind it yet, or NULL if there is none. */
 struct graph_memory *cuda_graph_memory_new(CUdevice device, size_t bytes);
 CUdeviceptr cuda_graph_memory_address(const struct graph_memory *memory);
 

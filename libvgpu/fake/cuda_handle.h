@@ -1,8 +1,8 @@
 /* cuda_handle.h - handles of events, streams, modules and functions, which end with their context.
  *
- * A primary context comes back at the same address after a reset, but nothing that was made in it does. A handle that has
- * ended keeps its memory for a while, so that using it is refused and counted (`dead_uses` of the shared state) instead of
- * reading what is not there any more. A real driver may crash.
+ * After a reset, a primary context comes back at the same address without anything that was created in it. The memory of an
+ * ended handle is kept for a while, so that its use can be refused and counted (`dead_uses` of the shared state). A real
+ * driver may crash.
  */
 #ifndef FAKE_CUDA_HANDLE_H
 #define FAKE_CUDA_HANDLE_H
@@ -15,7 +15,7 @@ enum cuda_handle_kind { CUDA_EVENT = 1, CUDA_STREAM, CUDA_MODULE, CUDA_FUNCTION,
 struct cuda_handle {
     uint32_t kind; /* 0: ended */
     struct CUctx_st *context;
-    struct cuda_handle *next, *before; /* among the living */
+    struct cuda_handle *next, *before; /* in the list of live handles */
 };
 
 /* Return zeroed memory of `bytes` that begins with a handle; NULL if there is no memory. */

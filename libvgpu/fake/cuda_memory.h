@@ -1,7 +1,7 @@
 /* cuda_memory.h - the allocations of one process.
  *
- * Device memory is host memory reserved without backing, so a card of any size costs nothing until it is
- * written, and copies really copy.
+ * Device memory is host memory that is reserved but not backed, so a card of any size costs nothing until it is written.
+ * Copies really copy.
  */
 #ifndef FAKE_CUDA_MEMORY_H
 #define FAKE_CUDA_MEMORY_H
@@ -11,18 +11,18 @@
 /* Allocate `bytes` on the card of `context`, charging it in the shared state. */
 CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
-/* The same without a card: managed memory that is not used yet. */
+/* Do the same without a card, for managed memory that is not used yet. */
 CUresult cuda_memory_take_lazy(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
-/* The same from a pool of the current context's process. */
+/* Do the same from a pool of the current context's process. */
 CUresult cuda_memory_take_pooled(struct CUctx_st *context, struct CUmemPoolHandle_st *pool, size_t bytes, CUdeviceptr *out);
 
-/* Pools: take bytes, give them back, and release what pools cache beyond their thresholds. */
+/* Take bytes from a pool, give them back, and release what pools cache beyond their thresholds. */
 CUresult cuda_pool_take(struct CUmemPoolHandle_st *pool, size_t bytes);
 void cuda_pool_give(struct CUmemPoolHandle_st *pool, size_t bytes);
 void cuda_pool_synchronise(void);
 
-/* This many of a pool's bytes belonged to a share and no longer belong to the pool. */
+/* Note that this many bytes belonged to a share and no longer belong to the pool. */
 void cuda_pool_lose(struct CUmemPoolHandle_st *pool, size_t bytes);
 
 /* Share the allocation around an address, or map an opened share into our address space. */

@@ -39,7 +39,7 @@ static struct engine_op *head_of(struct engine_queue *q)
     return q->head == q->tail ? NULL : &q->ops[q->head % ENGINE_DEPTH];
 }
 
-/* It is first in its queue, and everything it must wait for is done. */
+/* Return the first operation of a queue if everything it must wait for is done, else NULL. */
 static struct engine_op *ready_in(struct engine_context *c, int queue)
 {
     struct engine_op *op = head_of(&c->queues[queue]);
@@ -138,7 +138,7 @@ static uint64_t boundary_after(const struct engine *e)
     return (e->now_ns / e->sample_ns + 1) * e->sample_ns;
 }
 
-/* Return how much NVML notices of a time in which a context runs. */
+/* Return how much of a time in which a context runs NVML notices. */
 static uint64_t noticed(const struct engine *e, uint64_t to)
 {
     uint64_t looks = 0;
@@ -242,7 +242,7 @@ uint64_t engine_advance(struct engine *e, uint64_t until_ns)
                 finish(c, queues[i]);
             }
         }
-        /* What just ended may have been the last thing that a record waited for: set its time to now. */
+        /* The kernel that just ended may be the last one that a record waited for; the record gets the current time. */
         if (finish_events(e, c)) {
             break;
         }

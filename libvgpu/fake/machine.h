@@ -1,7 +1,7 @@
 /* machine.h - the simulated machine, as its text file describes it (format: fake/README.md).
  *
- * A description is parsed once per process and never changes; what changes lives in state.h.
- * `machine_visible` narrows it to what a container would see through its device nodes.
+ * A process parses the description once and it never changes; everything that changes is in state.h. `machine_visible`
+ * returns the part that a container would see through its device nodes.
  */
 #ifndef FAKE_MACHINE_H
 #define FAKE_MACHINE_H
@@ -17,8 +17,8 @@ struct machine_card {
     char model[96];
     char serial[32];
     uint64_t memory_bytes;
-    int numa;          /* NUMA node of the host nearest to it; -1: the platform does not report it */
-    int numa_of_memory; /* NUMA node that its own memory is (Grace); -1: it is none */
+    int numa;          /* nearest NUMA node of the host; -1: the platform does not report it */
+    int numa_of_memory; /* NUMA node that consists of its own memory (Grace); -1: none */
     int switch_links;  /* NVLinks to a switch */
     unsigned domain, bus, device;
     int cc_major, cc_minor;
@@ -26,7 +26,7 @@ struct machine_card {
     int minor;
     int mig_capable;
     int mig_enabled;
-    int parent;         /* of a MIG instance: the card it is part of; -1: it is a card itself */
+    int parent;         /* of a MIG instance: the card that it belongs to; -1: it is a card itself */
     unsigned gi, ci;    /* numbers of an instance */
     int is_room;        /* 1: room for an instance that NVML may make (mig.h); no uuid: there is none now */
     unsigned power_limit_mw;

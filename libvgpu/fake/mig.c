@@ -1,4 +1,4 @@
-/* mig.c - the existing MIG instances: created and removed in the shared state, copied into each process's machine. */
+/* mig.c - the existing MIG instances: changed in the shared state, copied into each process's machine. */
 #include "mig.h"
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ unsigned mig_number(const struct machine *m, int room)
     return number;
 }
 
-/* The card's own UUID combined with the generation, so that every compute instance gets a new one. */
+/* Combine the card's UUID with the generation, so that every compute instance gets a new UUID. */
 static void name_it(struct machine_card *it, const struct machine_card *card, uint32_t generation)
 {
     static const int dashes[] = {4, 6, 8, 10};

@@ -1,8 +1,8 @@
-/* mig.h - instances of cards in MIG mode that NVML makes and removes while the machine runs.
+/* mig.h - instances of cards in MIG mode that NVML creates and removes while the machine runs.
  *
- * Which there are lies in the shared state, so that it outlives who made them, as in a real driver. Every process keeps
- * its copy in its machine, in the room that each such card has there (`is_room`), and brings it up to date whenever
- * it asks. A GPU instance has one compute instance, over the whole of it, or none.
+ * The list of instances is in the shared state, so it outlives the process that created one, as in a real driver. Every
+ * process keeps a copy in its machine, in the entries reserved for such a card (`is_room`), and updates it whenever it asks.
+ * A GPU instance has either no compute instance or one that covers all of it.
  */
 #ifndef FAKE_MIG_H
 #define FAKE_MIG_H
@@ -16,13 +16,13 @@ struct mig_profile {
     const char *name;
     unsigned kind;    /* NVML_GPU_INSTANCE_PROFILE_* */
     unsigned id;
-    unsigned slices;  /* of compute */
-    unsigned most;    /* instances of it that a card can have */
+    unsigned slices;  /* compute slices */
+    unsigned most;    /* how many such instances a card can have */
     unsigned memory_mib;
     unsigned sms;
-    unsigned size;    /* memory slices of a place */
-    unsigned starts;  /* where it may lie, one bit each */
-    unsigned compute_kind; /* NVML_COMPUTE_INSTANCE_PROFILE_* of the whole of it */
+    unsigned size;    /* memory slices of an instance */
+    unsigned starts;  /* possible first slices, one bit each */
+    unsigned compute_kind; /* NVML_COMPUTE_INSTANCE_PROFILE_* for the whole instance */
 };
 
 /* Return a profile of the card, in NVML's order of kinds; NULL past the last, and for cards that cannot be partitioned. */
@@ -38,10 +38,11 @@ void mig_refresh(const struct machine *m);
 /* Create a GPU instance of `card` at `start`, or at the first free place if it is -1. Sets `*room`, its number. */
 enum mig_result mig_make(const struct machine *m, int card, const struct mig_profile *profile, int start, int *room);
 
-/* Destroy a GPU instance; it is in use as long as it has a compute instance. */
+/* Destroy a GPU instance. It is in use as long as it has a compute instance. */
 enum mig_result mig_unmake(const struct machine *m, int room);
 
-/* Create the compute instance of a GPU instance, which gives it a name; destroy it, unless a living process uses it. */
+/* Create or destroy the compute instance of a GPU instance. Creating it gives the instance a name. A live process that uses
+ * it prevents its destruction. */
 enum mig_result mig_make_compute(const struct machine *m, int room);
 enum mig_result mig_unmake_compute(const struct machine *m, int room);
 

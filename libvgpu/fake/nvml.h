@@ -8,7 +8,7 @@
 
 #define NVML_API __attribute__((visibility("default")))
 
-/* The library between init and shutdown: the machine, and the cards visible to this process. */
+/* The state between nvmlInit and nvmlShutdown: the machine, and the cards that this process sees. */
 struct nvml_session {
     const struct machine *machine;
     struct state *state;
@@ -18,13 +18,13 @@ struct nvml_session {
     char is_narrow[MACHINE_MAX_CARDS]; /* cards of which only such instances are visible */
 };
 
-/* NULL before nvmlInit and after the last nvmlShutdown. */
+/* Return the session, or NULL before nvmlInit and after the last nvmlShutdown. */
 const struct nvml_session *nvml_session(void);
 
 /* Return the NVML index of a card; -1 if it is not visible. */
 int nvml_index_of(const struct nvml_session *s, int card);
 
-/* Is the card or instance visible to this process? */
+/* Return 1 if the card or instance is visible to this process. */
 int nvml_is_visible(const struct nvml_session *s, int card);
 
 nvmlDevice_t nvml_handle(int card);
@@ -36,7 +36,7 @@ nvmlReturn_t nvml_card_for(const char *function, nvmlDevice_t device, int *card)
 /* Return the error that a function must return for a card (vgpu-fake-ctl error), or NVML_SUCCESS. */
 nvmlReturn_t nvml_fault(const struct nvml_session *s, const char *function, int card);
 
-/* Opens a query: checks the handle and the out pointers, and leaves `c` (description) and `now` (state). */
+/* Start a query: check the handle and the output pointers, and define `c` (the description) and `now` (the state). */
 #define QUERY(device, out_ok)                                \
     int card = -1;                                           \
     nvmlReturn_t handle_result = nvml_card(device, &card);   \

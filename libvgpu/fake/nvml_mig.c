@@ -22,14 +22,14 @@ static nvmlReturn_t answer(enum mig_result result)
     return NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* Opens a call about a card, which must be in MIG mode. */
+/* Start a call about a card, which must be in MIG mode. */
 #define MIG_DEVICE(device, out_ok)           \
     QUERY(device, out_ok);                   \
     if (!c->mig_enabled || c->parent >= 0) { \
         return NVML_ERROR_NOT_SUPPORTED;     \
     }
 
-/* Opens a call about an instance: leaves its `room`, what it `is`, its `card` and its `profile`. */
+/* Start a call about an instance: define its `room`, what it `is`, its `card` and its `profile`. */
 #define INSTANCE(handle, handles, made, out_ok)                                                                    \
     const struct nvml_session *s = nvml_session();                                                                 \
     if (!s) {                                                                                                      \

@@ -1,6 +1,6 @@
-/* nvml_stubs.c - every other function of NVML exists too, as on a device without the feature: not supported.
+/* nvml_stubs.c - defines every other function of NVML as "not supported", as on a device without the feature.
  *
- * Generated from libvgpu's table of symbols; the definitions are weak, so what another file simulates wins.
+ * Generated from libvgpu's table of symbols. The definitions are weak, so what another file simulates takes precedence.
  */
 #include "missing.h"
 

@@ -44,8 +44,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int
 
 enum { NO_PEER = -1, SWITCH = -2 };
 
-/* Links are dealt out to the peers in card order, and then to the switch. Returns the card at the far end of `link`,
- * SWITCH, or NO_PEER when the link is unused. */
+/* Return the card at the far end of `link`, SWITCH, or NO_PEER if the link is unused. Links are assigned to the peers in card
+ * order, and then to the switch. */
 static int peer_of_link(const struct machine *m, int card, unsigned link)
 {
     unsigned first = 0;
@@ -142,7 +142,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, u
     return NVML_SUCCESS;
 }
 
-/* Adds the users of one card or instance to a list of `room` places; returns how many there are so far. */
+/* Add the users of one card or instance to a list with `room` entries. Return how many there are so far. */
 static unsigned list_processes(const struct nvml_session *s, int card, unsigned gi, unsigned ci, unsigned found, unsigned room,
                                nvmlProcessInfo_t *out)
 {
@@ -218,7 +218,7 @@ static nvmlReturn_t first_form(nvmlReturn_t (*newest)(nvmlDevice_t, unsigned *, 
 
 OLDER(nvmlDeviceGetComputeRunningProcesses)
 
-/* A list that the machine file enables: then it has all compute processes. */
+/* Return a list that the machine file enables. It then contains all compute processes. */
 static nvmlReturn_t list_if(nvmlDevice_t device, int mps, unsigned *count, nvmlProcessInfo_t *out)
 {
     QUERY(device, count && (!*count || out));

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Of a card in MIG mode: what its instances use, too. */
+/* Return the use of a card. In MIG mode it includes that of its instances. */
 static uint64_t used_of(const struct machine *m, int card)
 {
     uint64_t used = state_used(m, card);
@@ -15,7 +15,7 @@ static uint64_t used_of(const struct machine *m, int card)
     return used;
 }
 
-/* What the calling process could still take: the limit of its cgroup counts. */
+/* Return how much the calling process could still take; the limit of its cgroup counts. */
 static uint64_t free_of(const struct machine *m, int card, uint64_t used)
 {
     uint64_t free_bytes = m->cards[card].memory_bytes - used, room = state_room(m, card);
@@ -79,7 +79,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetM
 NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
     QUERY(device, out);
-    /* The value set from outside or the value the engine saw, whichever is larger. */
+    /* Return the value set by vgpu-fake-ctl or the value from the engine, whichever is larger. */
     int mine;
     uint64_t end;
     unsigned seen = 0;
@@ -163,7 +163,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     return !found ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* Accounting is enabled, and has the living processes. */
+/* Accounting is enabled and covers live processes. */
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned *out)
 {
     QUERY(device, out);
@@ -216,7 +216,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned
 NVML_API nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
 {
     QUERY(device, 1);
-    return NVML_SUCCESS; /* the living stay */
+    return NVML_SUCCESS; /* live processes stay */
 }
 
 /* A window as large as the card; every allocation uses its part of it. */

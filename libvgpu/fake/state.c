@@ -45,7 +45,7 @@ int state_share_open(const struct machine *m, uint64_t inode, int number, uint32
     struct state_process *mine = s ? state_mine(s) : NULL;
     int found = -1;
     if (mine) {
-        state_clear(s); /* what only dead processes had open cannot be opened any more */
+        state_clear(s); /* what only dead processes had open can no longer be opened */
     }
     for (int i = 0; mine && found < 0 && i < STATE_MAX_SHARES; i++) {
         const struct state_share *share = &s->shares[i];

@@ -1,10 +1,9 @@
-/* state.h - what changes on the simulated machine, shared by all its processes.
+/* state.h - the state of the simulated machine, shared by all its processes.
  *
- * Lives in `<machine file>.state`, created by the first process. This is the oracle of the tests: it knows
- * how many bytes of a card every living process really holds, and the most that were ever held at once.
- * Every change happens under one file lock, which the kernel drops with its holder; a process writes only its
- * own record, so it may die anywhere. Memory of a dead process counts until it is read; then
- * the record is emptied.
+ * It lies in `<machine file>.state`, created by the first process. It is the oracle of the tests: it knows how many bytes of
+ * a card every live process really holds, and the most that were ever held at once. Every change happens under one file lock,
+ * which the kernel releases if its holder dies. A process writes only its own record, so it may die at any point. Memory of a
+ * dead process counts until somebody reads its record; then the record is cleared.
  */
 #ifndef FAKE_STATE_H
 #define FAKE_STATE_H
@@ -22,15 +21,15 @@
 #define STATE_MAX_FAULTS 8
 #define STATE_FUNCTION_BYTES 64
 
-/* Memory that several processes have open: all that refer to it hold it, not one of them. */
+/* Memory that several processes have open. It belongs to all of them, not to one. */
 struct state_share {
     uint64_t bytes; /* 0: a free record */
-    uint64_t inode; /* inode of the file that identifies it; 0: its number does */
+    uint64_t inode; /* inode of the file that identifies it; 0: it is identified by its number */
     int32_t card;
     uint32_t generation; /* distinguishes it from earlier ones in the same record */
 };
 
-/* How much of a card the driver lets the processes of a cgroup hold. */
+/* How much of a card the driver lets the processes of a cgroup use. */
 struct state_limit {
     char group[STATE_GROUP_BYTES]; /* its folder; "": a free record */
     int32_t card;
@@ -44,8 +43,8 @@ struct state_fault {
 };
 
 struct state_card {
-    uint64_t peak_bytes;  /* most ever held at once by living processes */
-    uint64_t alloc_count; /* successful allocations, ever */
+    uint64_t peak_bytes;  /* most bytes ever held at once by live processes */
+    uint64_t alloc_count; /* successful allocations since the start */
     uint32_t fail_after;  /* fault: 1 makes the next allocation fail, 2 the one after, 0 none */
     uint32_t slow_ms;     /* fault: NVML takes this long to answer about the card */
     uint32_t lost;        /* fault: the card has fallen off the bus */
@@ -58,7 +57,7 @@ struct state_card {
     struct state_fault faults[STATE_MAX_FAULTS];
 };
 
-/* An instance of a card in MIG mode, at the number of the room it has among the machine's cards. */
+/* An instance of a card in MIG mode. Its index is that of its entry among the machine's cards. */
 struct state_instance {
     uint32_t gpu_made, compute_made;
     uint32_t profile; /* id */
@@ -69,12 +68,12 @@ struct state_instance {
 struct state_process {
     int32_t pid; /* 0: free record */
     int32_t serial; /* unique among all processes of this machine, for ever */
-    uint32_t space; /* of its pid namespace */
-    uint32_t host_pid; /* of a process of another namespace than the host's, once somebody on the host has looked */
+    uint32_t space; /* its PID namespace */
+    uint32_t host_pid; /* its PID on the host if it is in another namespace, once somebody on the host has looked */
     uint64_t start_time;
     uint64_t image; /* changes with exec */
     uint64_t host_bytes; /* page-locked */
-    uint8_t shares[STATE_MAX_SHARES]; /* how often it has each open */
+    uint8_t shares[STATE_MAX_SHARES]; /* how often it has each share open */
     uint64_t used[MACHINE_MAX_CARDS];
     uint32_t contexts[MACHINE_MAX_CARDS];
 };
@@ -87,25 +86,26 @@ struct state_event {
 struct state {
     uint64_t magic;
     uint32_t host_space; /* PID namespace of the process that created this file; it stands for the host's */
-    int32_t serials; /* given out */
-    uint32_t pids, bytes; /* + 1: in place of the machine's settings, as after an upgrade of the driver; 0: none */
+    int32_t serials; /* serial numbers given out so far */
+    uint32_t pids,
+        bytes; /* 1 more than the value that replaces the machine's setting, as after an upgrade of the driver; 0: none */
     uint32_t process_high;
-    uint64_t dead_uses; /* number of calls with a handle that had ended (cuda_handle.h) */
-    uint64_t host_peak; /* most page-locked memory ever held at once by living processes */
-    uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
+    uint64_t dead_uses; /* calls with a handle that had ended (cuda_handle.h) */
+    uint64_t host_peak; /* most page-locked memory ever held at once by live processes */
+    uint32_t event_count; /* since the start; also a futex. Event n lies at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];
     struct state_card cards[MACHINE_MAX_CARDS];
     uint32_t instance_generation; /* incremented by every change of an instance */
     struct state_instance instances[MACHINE_MAX_CARDS];
     struct state_share shares[STATE_MAX_SHARES];
-    uint32_t limit_high; /* records of limits at or above were never used */
+    uint32_t limit_high; /* records of limits from here on were never used */
     struct state_limit limits[STATE_MAX_LIMITS];
     struct state_process processes[STATE_MAX_PROCESSES];
 };
 
 enum state_result { STATE_OK = 0, STATE_NO_MEMORY, STATE_LOST, STATE_BROKEN };
 
-/* The shared state of this machine, mapped at the first call; NULL if its file cannot be used. */
+/* Return the shared state of this machine, mapped at the first call, or NULL if its file cannot be used. */
 struct state *state_open(const struct machine *m);
 
 /* Charge `bytes` of a card to the calling process, or return why not. `contexts` is added to its context count. */
@@ -114,10 +114,11 @@ enum state_result state_take(const struct machine *m, int card, uint64_t bytes, 
 /* Release bytes and contexts. */
 void state_give(const struct machine *m, int card, uint64_t bytes, int contexts);
 
-/* Make a share of `bytes` that the calling process holds of a card. Its number, or -1. */
+/* Make a share of `bytes` that the calling process holds of a card. Return its number, or -1. */
 int state_share_make(const struct machine *m, int card, uint64_t bytes, uint64_t inode);
 
-/* The share with this inode (or, for inode 0, this number and generation), opened once more; -1 when there is none. */
+/* Open the share with this inode (or, for inode 0, this number and generation) once more. Return its number, or -1 if there
+ * is none. */
 int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t generation);
 void state_share_close(const struct machine *m, int number);
 
@@ -125,15 +126,15 @@ void state_share_close(const struct machine *m, int number);
 enum state_result state_lock_host(const struct machine *m, uint64_t bytes);
 void state_unlock_host(const struct machine *m, uint64_t bytes);
 
-/* Limit what the processes of a cgroup may hold of a card (soft 0 and hard UINT64_MAX: no longer), or read that and what they hold. 0,
- * or -1 when there is no such group. */
+/* Set how much of a card the processes of a cgroup may use (soft 0 and hard UINT64_MAX remove the limit), or read the limit
+ * and their use. Return 0, or -1 if there is no such group. */
 int state_limit_set(const struct machine *m, int card, const char *group, uint64_t soft, uint64_t hard);
 int state_limit_get(const struct machine *m, int card, const char *group, struct state_limit *out, uint64_t *used);
 
-/* Bytes of a card that the limits of its cgroups leave the calling process; UINT64_MAX if it has none. */
+/* Return how many bytes of a card the limits of its cgroups leave the calling process, or UINT64_MAX if it has none. */
 uint64_t state_room(const struct machine *m, int card);
 
-/* Bytes of a card that all living processes hold. */
+/* Return how many bytes of a card all live processes hold. */
 uint64_t state_used(const struct machine *m, int card);
 
 /* Run `change` on the state with its lock held. */
@@ -142,24 +143,24 @@ void state_change(const struct machine *m, void (*change)(struct state *, void *
 /* Record an XID and wake the waiters for events. */
 void state_event(const struct machine *m, int card, uint32_t xid);
 
-/* Number of this process that it shares with no other, 0 when there is no room; and the record with such a number, NULL once its
- * process is dead. */
+/* Return a number that only this process has, or 0 if there is no room. The second function returns the record with this
+ * number, or NULL once its process is dead. */
 int32_t state_serial(const struct machine *m);
 const struct state_process *state_living(const struct machine *m, int32_t serial);
 
-/* The NVML calls of one kind that name processes. */
+/* The kinds of NVML calls that name processes. */
 enum state_call { STATE_LIST, STATE_SAMPLES, STATE_ACCOUNTING };
 
-/* The PID by which calls of this kind name a process to the caller; 0 if they omit it. */
+/* Return the PID by which calls of this kind name a process to the caller, or 0 if they omit it. */
 unsigned state_pid_shown(const struct machine *m, const struct state_process *p, enum state_call call);
 
-/* The bytes of a card that NVML's lists report for a process. */
+/* Return the bytes of a card that NVML's lists report for a process. */
 uint64_t state_bytes_shown(const struct machine *m, const struct state_process *p, int card);
 
-/* The host PID of a process as far as the caller can know it; otherwise a unique number above all PIDs. */
+/* Return the host PID of a process if the caller can know it, else a unique number above all PIDs. */
 unsigned state_host_pid(const struct machine *m, const struct state_process *p);
 
-/* Empty the records of dead processes. */
+/* Clear the records of dead processes. */
 void state_clear_dead(const struct machine *m);
 
 #endif

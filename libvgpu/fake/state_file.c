@@ -1,6 +1,6 @@
-/* state_file.c - the file that the simulated machine's processes share: mapped once, locked for every change.
+/* state_file.c - the file that the simulated machine's processes share. It is mapped once and locked for every change.
  *
- * A forked child opens its own, because a lock belongs to the open file.
+ * A forked child opens its own file, because a lock belongs to the open file.
  */
 #include "state_inside.h"
 

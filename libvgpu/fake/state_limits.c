@@ -1,7 +1,7 @@
-/* state_limits.c - the driver's own limits of memory, by cgroup (r615 and later).
+/* state_limits.c - the driver's own memory limits for cgroups (r615 and later).
  *
- * A process counts for a group when the group's cgroup.procs, or that of a group within, has its pid. So only processes of one
- * pid namespace that have the group's folder in view are limited: the kernel's driver sees all of them (README.md).
+ * A process belongs to a group if its PID is in the cgroup.procs of the group or of a group inside it. So only processes of
+ * the PID namespace that sees the group's folder are limited; a real driver sees all of them (README.md).
  */
 #include "state_inside.h"
 
@@ -55,7 +55,7 @@ static int has(const struct members *members, pid_t pid)
     return 0;
 }
 
-/* How much the group's members hold of a card, by records of our PID namespace. */
+/* Return how much of a card the group's members hold, according to the records of our PID namespace. */
 static uint64_t used_by(struct state *s, int card, const struct members *members)
 {
     const struct state_process *mine = state_mine(s);

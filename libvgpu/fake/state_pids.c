@@ -1,7 +1,7 @@
-/* state_pids.c - by which PIDs, and with how much memory, NVML names the machine's processes to a caller (README.md).
+/* state_pids.c - the PIDs and the memory that NVML shows a caller for the machine's processes (README.md).
  *
- * The kernel's driver translates PIDs by pid_vnr(), which a process cannot call for another. A PID on the host is therefore found
- * by somebody in the host's namespace, in /proc, and kept; until then a number above all PIDs stands for it.
+ * A real driver translates PIDs by pid_vnr(), which a process cannot call for another process. Instead, a process in the
+ * host's namespace finds the host PID in /proc and stores it. Until then a number above all PIDs takes its place.
  */
 #include "state_inside.h"
 

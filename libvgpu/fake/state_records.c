@@ -1,6 +1,7 @@
-/* state_records.c - the records of the machine's processes: whose is whose, which are the dead's.
+/* state_records.c - the records of the machine's processes: finds a process's own record and those of dead processes.
  *
- * A process is distinguished from a later one of its pid by its start time, and from itself before an exec by the image.
+ * The start time distinguishes a process from a later one with the same PID. The image distinguishes it from itself before an
+ * exec.
  */
 #include "state_inside.h"
 
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The record of this process, once it has one. */
+/* The cached record of this process. */
 static struct {
     struct state_process *record;
     pid_t pid;
@@ -32,7 +33,7 @@ static uint64_t image_of_program(void)
     return image;
 }
 
-/* Start time of a process that still runs; 0 if there is none (a zombie holds no memory any more). */
+/* Return the start time of a live process, or 0 if there is none. A zombie does not count, because it holds no memory. */
 static uint64_t living_since(pid_t pid)
 {
     char path[64], text[1024];
@@ -66,8 +67,8 @@ uint32_t state_own_space(void)
     return stat("/proc/self/ns/pid", &is) ? 0 : (uint32_t)is.st_ino;
 }
 
-/* One byte for each record, past all content: its process has it locked for reading as long as it lives. The
- * kernel lets go of it with the process, in whatever namespace that ran. */
+/* Each record has one byte after the file's contents, on which its process holds a read lock while it lives. The kernel
+ * releases the lock when the process ends, in whatever namespace it ran. */
 static struct flock record_byte(const struct state *s, const struct state_process *p, short type)
 {
     off_t at = (off_t)sizeof(struct state) + (p - s->processes);

@@ -38,9 +38,9 @@
 #define VGPU_PAGE_BYTES 16384u
 
 enum vgpu_page_state {
-    VGPU_PAGE_DENY = 0,   /* created, not granted yet (or withdrawn for a while) */
-    VGPU_PAGE_GRANT = 1,  /* the devices below hold */
-    VGPU_PAGE_CLOSED = 2, /* the grant is over; a container that starts again may get another */
+    VGPU_PAGE_DENY = 0,   /* created but not granted yet, or withdrawn for a while */
+    VGPU_PAGE_GRANT = 1,  /* the devices below are granted */
+    VGPU_PAGE_CLOSED = 2, /* the grant has ended; a container that starts again may get another one */
 };
 
 enum vgpu_core_policy {
@@ -56,12 +56,13 @@ struct vgpu_page_device {
     uint32_t core_policy;        /* enum vgpu_core_policy */
     uint32_t priority;           /* 0: highest */
     uint32_t flags;              /* none defined yet: 0 */
-    uint64_t physical_bytes;     /* less than the limit: what is beyond becomes managed memory; 0: no oversubscription */
-    uint64_t context_bytes;      /* what a context is known to cost on this kind of device; 0: not known */
-    uint32_t cores_ceiling;      /* for now no more than this percent, while more urgent neighbours work; 0: none */
+    uint64_t physical_bytes;     /* if less than the limit, memory beyond it becomes managed memory; 0: no oversubscription */
+    uint64_t context_bytes;      /* the known cost of a context on this kind of device; 0: not known */
+    uint32_t cores_ceiling;      /* no more than this percentage while neighbours of higher priority work; 0: none */
     uint32_t reserved_word;
-    uint64_t alone_until_ns; /* CLOCK_MONOTONIC: until then the agent knows of no other process on the device; 0: of some, or
-                                  * that is not known. Renewed about once a second, without a change of `seq` */
+    /* CLOCK_MONOTONIC: until then the agent knows of no other process on the device; 0: there are some, or it does not know.
+     * Renewed about once a second without a change of `seq`. */
+    uint64_t alone_until_ns;
     uint8_t reserved[72];
 };
 
@@ -94,25 +95,26 @@ struct vgpu_page {
 
 /* GPU time of the container on one device (src/bucket.h). Totals only grow; all times are CLOCK_MONOTONIC. */
 struct vgpu_region_bucket {
-    uint64_t paid_until_ns; /* what was taken is paid for until then, at the container's share */
+    uint64_t paid_until_ns; /* everything taken so far is paid for until then, at the container's share */
     uint64_t raw_ns; /* GPU time charged by estimates, ever */
-    uint64_t charged_ns; /* the same, multiplied with the factor of its time */
-    uint64_t measured_ns; /* GPU time that NVML saw, as far as it was compared */
+    uint64_t charged_ns; /* the same, each multiplied by the factor of its time */
+    uint64_t measured_ns; /* GPU time that NVML reported, as far as it was compared */
     uint64_t calibrated_us; /* time stamp of the last sample of NVML that was compared */
-    uint64_t factor; /* what estimates are multiplied with, in parts of 65536; 0: not known */
-    uint64_t debt_ns; /* measured and not yet charged; signed */
-    uint64_t tick_ns; /* when the next comparison is due; who moves it makes it */
+    uint64_t factor; /* the factor for estimates, in parts of 65536; 0: not known */
+    uint64_t debt_ns; /* measured but not yet charged; signed */
+    uint64_t tick_ns; /* when the next comparison is due; whoever moves it forward makes the comparison */
     uint64_t others_ns; /* when others were last seen active on the device */
-    uint64_t waited_ns; /* launches were held up for so long, all together */
-    /* Former libraries write a percentage over the next two, up to 100: a wait of 3 ms, and nothing known. */
+    uint64_t waited_ns; /* total time that launches were held up */
+    /* Older libraries write one percentage, at most 100, over the next two fields. It reads as a wait of 3 ms, with
+     * neighbours unknown. */
     uint16_t queued; /* how long launches wait in queues, parts of 32768 ns */
-    uint16_t neighbours; /* 1: others have a context on the device; 2: none has; else that is not known */
-    uint32_t blind; /* 0: every sample was seen; 2: some may have been missed; else the next one is not compared */
+    uint16_t neighbours; /* 1: others have a context on the device; 2: none has; any other value: not known */
+    uint32_t blind; /* 0: every sample was seen; 2: some may have been missed; any other value: do not compare the next one */
 };
 
-/* One device of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
- * UUID's 36 characters after "GPU-" or "MIG-", in lower case, and is claimed by compare-and-swap (0: free); the
- * text, always the same bytes, is written right after it (readers match devices by the text). */
+/* One device of the container, and the column that belongs to it in every slot. `key` is the 64-bit FNV-1a hash of the UUID's
+ * 36 characters after "GPU-" or "MIG-", in lower case. It is claimed by compare-and-swap (0: free). The text, always the same
+ * bytes, is written right after it; readers match devices by the text. */
 struct vgpu_region_column {
     uint64_t key;
     char uuid[VGPU_UUID_BYTES];
@@ -120,15 +122,17 @@ struct vgpu_region_column {
     uint64_t denied_last_ns; /* CLOCK_MONOTONIC of the last refusal */
     uint64_t peak_bytes; /* highest sum ever seen by an admitted reservation */
     struct vgpu_region_bucket bucket;
-    uint64_t context_bytes; /* the most a context was seen to cost */
+    uint64_t context_bytes; /* the highest cost of a context seen so far */
 };
 
-/* owner: 0 is free, else the identity of a process in one word, so that one compare-and-swap has
- * everything that a reaper needs:
+/* owner: 0 if the slot is free, else the identity of a process in one word, so that one compare-and-swap has everything that
+ * a reaper needs:
+ *
  *   bits  0-21  pid in the process's own pid namespace
  *   bits 22-41  low 20 bits of the inode of that namespace (/proc/self/ns/pid)
  *   bits 42-62  low 21 bits of the start time (field 22 of /proc/self/stat, clock ticks)
- *   bit  63     set: that process is emptying the slot of a dead one */
+ *   bit  63     set while that process clears the slot of a dead one
+ */
 #define VGPU_OWNER_PID_BITS 22
 #define VGPU_OWNER_NS_BITS 20
 #define VGPU_OWNER_START_BITS 21
@@ -138,41 +142,43 @@ struct vgpu_region_slot {
     uint64_t owner;
     uint64_t start_time; /* in full, for the agent */
     uint64_t pid_namespace; /* in full, for the agent */
-    uint64_t image; /* random bytes of the loaded program: distinguishes an exec from its past self */
-    uint32_t pid; /* as the process sees itself */
+    uint64_t image; /* random bytes of the loaded program: a process has others after an exec */
+    uint32_t pid; /* in the process's own namespace */
     uint32_t host_pid; /* written by the agent; 0: not known */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
     uint64_t host_used; /* bytes of page-locked memory of the host */
-    uint32_t imports; /* memory of other processes that this one has open */
+    uint32_t imports; /* how many pieces of memory of other processes it has open */
     uint32_t reserved_word;
-    uint64_t layout; /* where the kernel put the program, as a hash; 0: not known. Others can look: an exec changes it */
-    uint64_t layout_owner; /* `owner` at the time it was written */
-    uint32_t
-        seen[VGPU_SEEN_COLUMNS]; /* like `overhead`, by the driver's figure on the host, in units of 64 KiB; 0: not known. Written
-                                       * by the agent, while `used` and `overhead` stand still */
+    /* A hash of where the kernel put the program; 0: not known. An exec changes it, and other processes can see it. */
+    uint64_t layout;
+    uint64_t layout_owner; /* `owner` when it was written */
+    /* Like `overhead`, but the driver's figure on the host, in units of 64 KiB; 0: not known. Written by the agent while `used`
+     * and `overhead` do not change. */
+    uint32_t seen[VGPU_SEEN_COLUMNS];
     uint64_t used[VGPU_MAX_DEVICES]; /* bytes charged, by column */
     uint64_t peak[VGPU_MAX_DEVICES]; /* highest value of used */
-    uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
-    uint32_t managed[VGPU_MAX_DEVICES]; /* beside used: managed memory of an oversubscribed device, in units of 64 KiB */
-    uint16_t exported[VGPU_MAX_DEVICES]; /* of used: what others may have open, in units of 4 MiB, or of 1 GiB where
-                                          * the highest bit is set. Its process being dead, it is charged for as long as any process has anything open. */
+    uint64_t overhead[VGPU_MAX_DEVICES]; /* part of `used`: contexts, modules and the like */
+    uint32_t managed[VGPU_MAX_DEVICES]; /* not part of `used`: managed memory of an oversubscribed device, in units of 64 KiB */
+    /* Part of `used`: what others may have open, in units of 4 MiB, or of 1 GiB if the highest bit is set. When its process is
+     * dead, it stays charged while any process has anything open. */
+    uint16_t exported[VGPU_MAX_DEVICES];
 };
 
-/* A process's kernels that were charged by a guess and are not measured yet: should the process end first, another one charges the
- * time. `owner` is as of a slot; its highest bit says here that the entry is being written. */
+/* Kernels of a process that were charged by a guess and not measured yet. If the process ends first, another one charges the
+ * time. `owner` has the form of a slot's owner; its highest bit is set while the entry is being written. */
 #define VGPU_REGION_GUESSES 120u
 struct vgpu_region_guess {
     uint64_t owner;
     uint64_t layout; /* as of a slot */
-    uint64_t since_ns; /* CLOCK_MONOTONIC: the first of them was launched */
-    uint32_t charged_us; /* GPU time that they were charged */
+    uint64_t since_ns; /* CLOCK_MONOTONIC: when the first of them was launched */
+    uint32_t charged_us; /* GPU time charged for them so far */
     uint16_t column;
     uint16_t percent; /* the container's share at that time */
 };
 
 enum vgpu_region_state {
     VGPU_REGION_EMPTY = 0, /* zero-filled by the agent */
-    VGPU_REGION_READY = 1, /* header written; the last word to be set */
+    VGPU_REGION_READY = 1, /* header written; this word is set last */
 };
 
 struct vgpu_region {

@@ -72,7 +72,7 @@ typedef struct {
     int id;
 } CUmemLocation;
 
-/* Physical memory made by cuMemCreate, to be mapped at addresses. */
+/* Physical memory created by cuMemCreate, to be mapped at addresses. */
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct {
     int type;
@@ -129,7 +129,7 @@ typedef struct {
     size_t bytes;
     CUdeviceptr address; /* out */
 } CUDA_MEM_ALLOC_NODE_PARAMS;
-/* The head of CUgraphNodeParams, with the one form of its union that is used here. */
+/* The start of CUgraphNodeParams, with the one form of its union that is used here. */
 typedef struct {
     int type; /* CU_GRAPH_NODE_TYPE_* */
     int reserved[3];
