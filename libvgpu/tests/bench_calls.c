@@ -1,5 +1,5 @@
-/* bench_calls.c - what the library adds to a call: hooks linked onto a driver whose functions do nothing, so that all
- * that is measured is our own. Prints one JSON object. */
+/* bench_calls.c - measures what the library adds to a call. The hooks are linked to a driver whose functions do nothing, so
+ * only the library's own time is measured. Prints one JSON object. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static CUresult no_device(CUdevice *out)
 static CUresult no_context(CUcontext *out)
 {
     calls++;
-    *out = (CUcontext)(void *)&next_address; /* some context */
+    *out = (CUcontext)(void *)&next_address; /* any context */
     return CUDA_SUCCESS;
 }
 
@@ -74,8 +74,8 @@ static CUresult no_launch(CUfunction function, unsigned gx, unsigned gy, unsigne
     return CUDA_SUCCESS;
 }
 
-/* A kernel takes so long, and so does its launch by the clock that the library reads, at the share of the page: budgets are
- * never at their end, no launch waits, and what is measured is what pacing itself costs. */
+/* The length of a kernel. The library's clock also advances by what the kernel costs at its share, so budgets never run out,
+ * no launch waits, and only the cost of the throttle is measured. */
 static uint64_t kernel_ns = 1, passed_ns;
 
 static CUresult timed_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -119,7 +119,7 @@ static CUresult some_pool(CUmemoryPool *out, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* A pool that has reserved all that it ever needs, and keeps it. */
+/* A pool that has already reserved all it will ever need. */
 static CUresult pool_attribute(CUmemoryPool pool, int attribute, void *out)
 {
     (void)pool;
@@ -138,7 +138,7 @@ static CUresult no_stream_wait(CUstream stream)
     return CUDA_SUCCESS;
 }
 
-/* By the events a kernel takes a nanosecond, so that no budget is ever at its end and no launch has to wait. */
+/* Events say that a kernel takes a nanosecond, so no budget runs out and no launch has to wait. */
 static CUresult make_event(CUevent *out, unsigned flags)
 {
     (void)flags;
@@ -282,7 +282,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median over the rounds of the mean time of a pair of calls, in ns. */
+/* Return the median over the rounds of the mean time of a pair of calls, in ns. */
 static double pairs(CUresult (*alloc)(CUdeviceptr *, size_t), CUresult (*release)(CUdeviceptr))
 {
     double means[ROUNDS];
@@ -358,7 +358,7 @@ static double async_pairs(CUresult (*alloc)(CUdeviceptr *, size_t, CUstream), CU
     return means[ROUNDS / 2];
 }
 
-/* One wait of each kind, all three together. */
+/* Return the time of one wait of each kind, added up. */
 static double waits(CUresult (*context)(void), CUresult (*stream)(CUstream), CUresult (*event)(CUevent))
 {
     double means[ROUNDS];
@@ -395,14 +395,14 @@ static struct throttled one_by_one(launch_function launch)
         each[i] = (double)(now_ns() - start);
     }
     qsort(each, THROTTLED, sizeof *each, by_value);
-    for (int i = 0; i < THROTTLED_KEPT; i++) { /* without the time slices of others */
+    for (int i = 0; i < THROTTLED_KEPT; i++) { /* without the interruptions by other programs */
         sum += each[i];
     }
     return (struct throttled){
         .mean = sum / THROTTLED_KEPT, .p99 = each[THROTTLED - THROTTLED / 100], .calls = (double)(calls - before) / THROTTLED};
 }
 
-/* The additional time of a held launch over a direct one, for kernels of some length at half of the device. */
+/* Return how much longer a throttled launch takes than a direct one, for kernels of a given length at half of the device. */
 static struct throttled throttled(uint64_t ns, launch_function direct, launch_function held)
 {
     kernel_ns = ns;
@@ -412,7 +412,7 @@ static struct throttled throttled(uint64_t ns, launch_function direct, launch_fu
     return (struct throttled){.mean = all.mean - bare.mean, .p99 = all.p99 - bare.p99, .calls = all.calls};
 }
 
-/* This many devices on the page, ours last. */
+/* Put this many devices on the page; ours is the last one. */
 static void cards(unsigned count)
 {
     page.seq++;

@@ -1,5 +1,5 @@
-/* bench_process.c - what the library adds to a process's start, how soon a killed one's memory is free again, and
- * whether many together exceed the limit, on the simulated device. Prints one JSON object. */
+/* bench_process.c - measures on the simulated device what the library adds to the start of a process, how soon the memory of
+ * a killed process is free again, and whether many processes together exceed the limit. Prints one JSON object. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #define LIMIT (UINT64_C(256) << 20)
 #define CONTEXT (UINT64_C(1) << 20)
-#define MOST (LIMIT - 2 * CONTEXT) /* beside two processes' contexts */
+#define MOST (LIMIT - 2 * CONTEXT) /* what two processes' contexts leave */
 enum { EXECS = 301, STARTS = 31, TOGETHER = 64, KILLS = 31, FILLERS = 8, FILL_SECONDS = 3 };
 
 static double now_ms(void)
@@ -89,7 +89,7 @@ static void starts(char *program, int with_library, int count, double *took)
     close(ends[0]);
 }
 
-/* A program that does not use CUDA, from fork to exit. */
+/* Return how long a program without CUDA takes from fork to exit. */
 static double one_exec(int with_library)
 {
     int status = 1;

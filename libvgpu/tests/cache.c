@@ -1,4 +1,4 @@
-/* cache.c - a library as MPI libraries have one: it interposes cuMemFree by its place before the driver, to know what is freed. */
+/* cache.c - a library like those of MPI: it is linked before the driver and defines cuMemFree, to learn what is freed. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* child.h - a child that does something, reports it, and does the rest on request. */
+/* child.h - a child process that does something, reports it, and does the rest when it is told to. */
 #ifndef TESTS_CHILD_H
 #define TESTS_CHILD_H
 

@@ -1,10 +1,11 @@
-/* faulty_driver.c - a libcuda.so.1 that differs from the simulated one in what FAULTY_DRIVER names, for tests of the check on GPUs:
+/* faulty_driver.c - a libcuda.so.1 with one fault, named by FAULTY_DRIVER, for tests of the check on real GPUs:
  *
- *   fast-clock      events' times pass 300 parts in a million faster than the host's clock
- *   slow-clock      and as much slower
- *   marks-at-once   an event in a stream without work gets its time at once, whoever's turn it is
+ *   fast-clock      event times run 300 ppm faster than the host's clock
+ *   slow-clock      event times run 300 ppm slower
+ *   marks-at-once   an event in a stream without work gets its time at once, even if another context is running
  *
- * Only functions that vgpu-measure looks up by cuGetProcAddress_v2 differ. The simulated driver is the file that FAULTY_DRIVER_REAL names.
+ * Only functions that vgpu-measure looks up by cuGetProcAddress_v2 differ. The rest comes from the simulated driver, the file
+ * that FAULTY_DRIVER_REAL names.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,7 +21,7 @@ enum { EVENTS = 4096 };
 
 static struct {
     CUevent event;
-    uint64_t at_ns; /* 0: it has the time that the simulated driver says */
+    uint64_t at_ns; /* 0: it has the simulated driver's time */
 } events[EVENTS];
 
 static void *real(const char *name)
@@ -70,7 +71,7 @@ static CUresult record_at_once(CUevent event, CUstream stream)
     int is_empty = query(stream) == CUDA_SUCCESS;
     clock_gettime(CLOCK_MONOTONIC, &t);
     *at_of(event) = is_empty ? (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec : 0;
-    /* An event that does not wait for the device is not in its queue either. */
+    /* An event that does not wait for the device is not put into its queue either. */
     return is_empty ? CUDA_SUCCESS : record(event, stream);
 }
 

@@ -1,9 +1,9 @@
-/* fuzz.c - pages, regions and settings of any content: whatever the bytes, reading them ends, touches nothing outside
- * them, and never grants more than some device of the page was given.
+/* fuzz.c - reads pages, regions and settings with arbitrary contents. Reading must end, must touch nothing outside the files,
+ * and must never grant more than some device of the page was given.
  *
- *   fuzz SECONDS [SEED]
+ *     fuzz SECONDS [SEED]
  *
- * Built with the address and undefined-behaviour sanitizers. On a failure it prints the seed to start from.
+ * Built with the address and undefined-behaviour sanitizers. If it fails, it prints the seed with which to repeat the run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static uint64_t below(uint64_t end)
     return next() % end;
 }
 
-/* Time passes only when it is read and during sleeps, so a reader can run out of patience without our waiting. */
+/* Time advances only when it is read and during sleeps, so a reader can run out of patience without a real wait. */
 static struct vgpu_instant fuzz_now(void)
 {
     return vgpu_at(clock_ns += 1000);
@@ -92,7 +92,7 @@ static void need(int ok, const char *what, uint64_t seed)
     }
 }
 
-/* Values at the edge of a range are likelier to matter than others. */
+/* Return a value; values at the edges of a range are more likely. */
 static uint64_t any_value(void)
 {
     static const uint64_t edges[] = {0,

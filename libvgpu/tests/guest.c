@@ -1,6 +1,7 @@
-/* guest.c - a library that uses the driver in the ways a program's libraries do, for tests that load it oddly.
+/* guest.c - a library that uses the driver in the same ways as the libraries of real programs. Tests load it in unusual ways.
  *
- * Each way allocates as much as it can in pieces of `piece` bytes and returns how many it got; -1: no driver.
+ * Each function allocates pieces of `piece` bytes until it is refused and returns how many it got, or -1 if there is no
+ * driver.
  */
 #include <dlfcn.h>
 
@@ -54,7 +55,7 @@ int guest_looked_up(size_t piece, int most)
     return fill((allocate)dlsym(driver, "cuMemAlloc_v2"), piece, most);
 }
 
-/* Use libc's own dlsym, as a program does that distrusts preloaded libraries. */
+/* Use libc's own dlsym, like a program that does not trust preloaded libraries. */
 int guest_asks_libc(size_t piece, int most)
 {
     void *libc = dlopen("libc.so.6", RTLD_NOW), *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -75,8 +76,8 @@ static void *ask(look_up find, const char *name, int version, uint64_t flags)
     return find(name, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
-/* Look up as the runtime library does, shared or static: one dlsym, then every function by cuGetProcAddress, the first time
- * with an empty name; by old versions and for every kind of stream. */
+/* Look functions up like the CUDA runtime, shared or static: one dlsym, then cuGetProcAddress for everything, first with an
+ * empty name, with old versions and for every kind of stream. */
 int guest_replays_cudart(size_t piece, int most)
 {
     static const int versions[] = {3020, 4000, 6000, 10000, 11020, 11040, 12000, 12080, 13000};

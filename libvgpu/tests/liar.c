@@ -1,6 +1,6 @@
-/* liar.c - a library that a tenant preloads, which answers in libc's place whatever would free the tenant of its limits.
+/* liar.c - a library that a tenant preloads to escape its limits: it replaces libc functions that the library could rely on.
  *
- * It lies about what LIAR names, to libvgpu.so alone, so that what the test itself and the simulated driver see is true.
+ * LIAR names what it lies about. It lies only to libvgpu.so, so the test and the simulated driver see the truth.
  */
 #include <dlfcn.h>
 #include <errno.h>

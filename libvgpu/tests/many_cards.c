@@ -156,7 +156,7 @@ static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_meas
 
 /* ------------------------------------------------------------------ the program */
 
-/* `together` is the number of the step, for the kernel that waits for the other devices'. */
+/* Launch a kernel. `together` is the number of the step if the kernel waits for those on the other devices. */
 static void launch(unsigned card, uint64_t ns, uint32_t together)
 {
     struct vgpu_launch l = {.cuda = &driver,
@@ -210,7 +210,7 @@ static void program(void)
 
 /* ------------------------------------------------------------------ the run */
 
-/* What a device is at, when it has begun: a kernel that waits for the other devices. */
+/* Return the kernel that a device is running if it waits for the other devices. */
 static struct engine_op *waiting_on(unsigned card)
 {
     struct engine_queue *q = &cards[card].engine->contexts[cards[card].context].queues[QUEUE];

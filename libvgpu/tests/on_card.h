@@ -1,4 +1,5 @@
-/* on_device.h - how most tests on the simulated device begin, and what they ask most: the ledger, and the device's own word. */
+/* on_card.h - how most tests on the simulated device begin, and what they check most often: the ledger and the device's own
+ * figure. */
 #ifndef VGPU_ON_DEVICE_H
 #define VGPU_ON_DEVICE_H
 
@@ -17,14 +18,14 @@ static inline void use_card(void)
     CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
 }
 
-/* The same with a limit. */
+/* Do the same under a limit. */
 static inline void start_under(uint64_t limit)
 {
     stage_grant(limit);
     use_card();
 }
 
-/* The ledger holds this much once NVML's figure has arrived, which is queried at most ten times a second. */
+/* Wait until the ledger holds this much. NVML's figure is read at most ten times a second. */
 static inline void until_ledger_is(uint64_t bytes)
 {
     size_t free_bytes, total;
@@ -35,7 +36,7 @@ static inline void until_ledger_is(uint64_t bytes)
     CHECK_EQ(stage_ledger_sum(), bytes);
 }
 
-/* This much is held, by the ledger and by the device. */
+/* Check that the ledger and the device both hold this much. */
 static inline void check_both(uint64_t bytes)
 {
     CHECK_EQ(stage_ledger_sum(), bytes);

@@ -1,4 +1,4 @@
-/* one_bucket.h - where the throttle of a test has it from: one bucket, 100 multiprocessors, and an NVML that has nothing to show. */
+/* one_bucket.h - surroundings for a throttle under test: one bucket, 100 multiprocessors, and an NVML that shows nothing. */
 #ifndef VGPU_ONE_BUCKET_H
 #define VGPU_ONE_BUCKET_H
 

@@ -1,8 +1,10 @@
-/* stage.h - a simulated machine, a limit page and a usage region in a folder of their own, and this program on it.
+/* stage.h - runs a test program on a simulated machine of its own, with a limit page and a usage region in a temporary
+ * folder.
  *
- * stage_enter() starts the program again with LD_PRELOAD, LD_LIBRARY_PATH and the variables that name those files;
- * in that second life it returns, and the folder is gone when it ends. With STAGE_WORLD, which is more text for the machine file
- * (blanks separate its lines), that life is in a PID namespace of its own, as in a container.
+ * stage_enter() starts the program again with LD_PRELOAD, LD_LIBRARY_PATH and the variables that name those files. Only the
+ * restarted program returns from it. The folder is removed when the program ends. STAGE_WORLD is additional text for the
+ * machine file, in which blanks separate lines; with it, the restarted program runs in a PID namespace of its own, as in a
+ * container.
  */
 #ifndef VGPU_STAGE_H
 #define VGPU_STAGE_H
@@ -12,44 +14,44 @@
 
 #define STAGE_CARD_BYTES (UINT64_C(16384) << 20)
 
-extern const char *const stage_uuid[2]; /* of the machine's two devices */
+extern const char *const stage_uuid[2]; /* UUIDs of the machine's two devices */
 
-/* Folder of the build where the second life finds the driver; "fake" unless set before. */
+/* The folder of the build in which the restarted program finds the driver; "fake" unless set before. */
 extern const char *stage_libraries;
 
-/* What it preloads, in the folder of the build: the library, or the one that lives in virtual time; and another library before
- * it, if set. */
+/* The library that it preloads, from the build folder: the real one or the one for virtual time. `stage_first`, if set, is
+ * preloaded before it. */
 extern const char *stage_library, *stage_first;
 #define STAGE_VIRTUAL "tests/virtual/libvgpu.so"
 
-/* Where set before, a second process runs this program on the host, outside of every namespace and without the library, with this
- * word as its argument. It starts when stage_start_neighbour is called, and ends with the test. */
+/* If this is set, a second process runs this program with this word as its argument. It runs on the host, outside of every
+ * namespace and without the library, starts when stage_start_neighbour is called, and ends with the test. */
 extern const char *stage_neighbour;
 void stage_start_neighbour(void);
 
-/* Returns only in the second life. `machine` is more text for the machine file; NULL for none. */
+/* Restart the program on the stage; return only in the restarted one. `machine` is additional text for the machine file, or NULL. */
 void stage_enter(char **argv, const char *machine);
 
-/* The page and region files, mapped. */
+/* Return the page and the region, mapped. */
 struct vgpu_page *stage_page(void);
 struct vgpu_region *stage_region(void);
 
-/* Grant exactly this for the first device (and nothing else), as the agent would. */
+/* Grant exactly this much of the first device, and nothing else, as the agent would. */
 void stage_grant(uint64_t limit_bytes);
 void stage_state(enum vgpu_page_state state);
 
-/* Hand the container's processes their PIDs on the host, or what they hold of the first device beside the ledger, as the agent
- * does. */
+/* Write the host PIDs of the container's processes into the region, or what they hold of the first device beside the ledger,
+ * as the agent does. */
 void stage_name_processes(void);
 void stage_see_memory(void);
 
-/* The PID by which NVML's calls of this kind name a process of our namespace to us. */
+/* Return the PID by which NVML's calls of this kind name a process of our namespace to us. */
 unsigned stage_pid_shown(pid_t pid, enum state_call call);
 
-/* The amount that all processes hold of the first device, according to the usage region. */
+/* Return how much all processes hold of the first device, according to the usage region. */
 uint64_t stage_ledger_sum(void);
 
-/* The oracle: the figures of the simulated device. */
+/* Return figures of the simulated device, which are the oracle. */
 uint64_t stage_card_used(void);
 uint64_t stage_card_peak(void);
 void stage_card_reset_peak(void);

@@ -1,9 +1,9 @@
-/* t.h - a test is a function whose name is a sentence; CHECK ends it when it is not true.
+/* t.h - a test is a function whose name is a sentence. CHECK ends it if its condition is false.
  *
  *     TEST(a_limit_is_kept) { CHECK(1 + 1 == 2); }
  *     int main(void) { return t_run(); }
  *
- * Tests register themselves, run in order of their text, and the binary fails when one does.
+ * Tests register themselves and run in the order in which they are written. The program fails if one of them does.
  */
 #ifndef VGPU_T_H
 #define VGPU_T_H
@@ -39,7 +39,7 @@ static int t_failed;
         }                                                                               \
     } while (0)
 
-/* The same for two numbers, which it prints. */
+/* Check that two numbers are equal, and print them if not. */
 #define CHECK_EQ(got, wanted)                                                                                   \
     do {                                                                                                        \
         unsigned long long t_got = (unsigned long long)(got), t_wanted = (unsigned long long)(wanted);          \

@@ -1,4 +1,4 @@
-/* The budget and the costs, in made-up time; threads and kills on real memory. */
+/* Budget and costs in simulated time; threads and kills on real memory. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -139,7 +139,8 @@ TEST(threads_together_get_one_share)
         pthread_join(threads[i], &count);
         taken += (uint64_t)(uintptr_t)count;
     }
-    /* A process that runs behind the others' clock may find nothing, or an older burst; never more than share + burst + one each. */
+    /* A process whose clock is behind the others' may get nothing, or an older burst, but never more than its share, a burst
+     * and one chunk for each process. */
     CHECK(taken * (MS / 4) <= 5 * S + VGPU_BURST_NS / 2 + 4 * MS);
 }
 
@@ -211,12 +212,12 @@ TEST(a_kernel_that_others_interrupted_shows_nothing_unless_most_are)
     }
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned), 200000);
     for (int i = 0; i < 1000; i++) {
-        vgpu_cost_learn(&costs, cost, &what, 8 * MS, VGPU_WITH_OTHERS); /* it has been taking this long */
+        vgpu_cost_learn(&costs, cost, &what, 8 * MS, VGPU_WITH_OTHERS); /* this is how long it has been running */
     }
     CHECK(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned) > 7 * MS);
 }
 
-/* One in 32 takes ten times as long. */
+/* One kernel in 32 takes ten times as long. */
 TEST(the_more_measurements_differ_the_more_of_them_are_averaged)
 {
     struct vgpu_geometry what = grid(6, 800);
@@ -242,12 +243,12 @@ TEST(what_has_been_running_for_very_long_costs_that_much_already)
     struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
     vgpu_cost_learn(&costs, cost, &what, 10000, VGPU_ITS_OWN);
     cost->pending = 1;
-    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(9 * S), &learned), 10000); /* waiting in its stream is no cost */
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(9 * S), &learned), 10000); /* waiting in its stream costs nothing */
     cost->running = vgpu_at(1 * S);
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(3 * S), &learned), 2 * S);
 }
 
-/* Half of the device for two seconds, reported late in samples of 100 ms; `before` was charged ahead of all that. */
+/* Use half of the device for two seconds, reported late in samples of 100 ms. `before` was charged earlier. Return the debt. */
 static int64_t debt_after_exact_samples(int64_t before)
 {
     static struct vgpu_calibration calibration;
@@ -298,7 +299,7 @@ TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
     CHECK_EQ(calibration.held_count, 0);
 }
 
-/* All of the device, charged as half of that; NVML is asked each 100 ms at first, then each 250. */
+/* All of the device is used, and half of that is charged. NVML is read every 100 ms at first, then every 250 ms. */
 TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
 {
     static struct vgpu_calibration calibration;
@@ -345,7 +346,8 @@ TEST(one_process_makes_all_comparisons_and_another_when_it_does_not)
           vgpu_calibrate_due(&other, &b, vgpu_at(at + S), &since_ns));
 }
 
-/* Launched at all of the device for half a second of each, and at none for the other half; run half a second later. */
+/* Launch at full speed for half of each second and not at all for the other half; everything runs half a second later. Return
+ * how much the debt swings. */
 static int64_t swing_of_what_is_owed_where_launches_wait(int is_known)
 {
     static struct vgpu_calibration calibration;
@@ -379,7 +381,7 @@ TEST(a_sample_is_compared_with_launches_of_as_long_ago_as_they_wait_in_queues)
 
 TEST(how_long_launches_wait_is_the_mean_of_many_and_two_seconds_at_most)
 {
-    struct vgpu_region_bucket b = {.queued = 100}; /* what a former library left there: a percentage */
+    struct vgpu_region_bucket b = {.queued = 100}; /* left there by an older library: a percentage */
     CHECK(vgpu_bucket_queued(&b) < 4 * MS && vgpu_bucket_is_crowded(&b, 1) == 1 && vgpu_bucket_is_crowded(&b, 0) == 0);
     for (int i = 0; i < 1000; i++) {
         vgpu_bucket_learn_queued(&b, i % 2 ? 100 * MS : 300 * MS);
@@ -404,7 +406,7 @@ TEST(that_others_are_on_the_device_is_known_to_all_processes)
     CHECK_EQ(vgpu_bucket_is_crowded(&b, 1), 0);
 }
 
-/* A quarter of the device, charged as half of it. */
+/* A quarter of the device is used, and half of it is charged. */
 TEST(no_more_is_given_back_than_a_burst_or_one_kernel)
 {
     static struct vgpu_calibration calibration;
@@ -440,7 +442,7 @@ TEST(what_is_not_to_be_compared_is_not)
     CHECK_EQ(b.debt_ns, 0);
 }
 
-/* One kernel of 50 ms each half second, in every fifth sample of 100 ms alone; that it has run is noticed late. */
+/* One kernel of 50 ms runs every half second, so only every fifth sample of 100 ms shows it. It is noticed late that it has run. */
 TEST(samples_that_a_program_hides_between_its_kernels_are_not_taken_for_longer_ones)
 {
     static struct vgpu_calibration calibration;
@@ -461,7 +463,7 @@ TEST(samples_that_a_program_hides_between_its_kernels_are_not_taken_for_longer_o
     CHECK_EQ(vgpu_bucket_factor(&b), VGPU_FACTOR_ONE);
 }
 
-/* 5.7 % of the device, shown as 9 for two seconds, and then as 6. */
+/* 5.7 % of the device are used; NVML shows 9 for two seconds and 6 from then on. */
 TEST(where_whole_percents_leave_it_open_the_times_of_events_are_believed)
 {
     static struct vgpu_calibration calibration;

@@ -1,4 +1,5 @@
-/* Contexts that end while launches are held and measured: the simulated driver counts every use of what ended with them. */
+/* Contexts that end while launches are held and measured. The simulated driver counts every use of something that ended with
+ * its context. */
 #include <stdlib.h>
 
 #include "machine.h"
@@ -65,9 +66,9 @@ TEST(the_simulated_driver_refuses_and_counts_what_ended_with_its_context)
     CHECK_EQ(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
     CHECK_EQ(cuModuleGetFunction(&kernel, module, "busy_1us"), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
-    CHECK_EQ(cuStreamCreate(&stream, 0), CUDA_ERROR_CONTEXT_IS_DESTROYED); /* still current, and no more */
+    CHECK_EQ(cuStreamCreate(&stream, 0), CUDA_ERROR_CONTEXT_IS_DESTROYED); /* it is only still current */
     CHECK_EQ(cuDevicePrimaryCtxRetain(&again, 0), CUDA_SUCCESS);
-    CHECK(again == first); /* the same handle, but nothing of what was made in it */
+    CHECK(again == first); /* the same handle, without anything that was created in it */
     uint64_t before = dead_uses();
     CHECK_EQ(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
     CHECK_EQ(cuEventRecord(event, NULL), CUDA_ERROR_INVALID_HANDLE);

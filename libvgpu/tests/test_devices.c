@@ -1,4 +1,4 @@
-/* The compute limit of a process on two devices, from the hooks to the simulated ones, in virtual time. */
+/* The compute limit of a process on two devices in virtual time, from the hooks to the simulated devices. */
 #include <limits.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* Threads whose contexts end while others launch: no event is used after its context, which a sanitizer sees at once,
- * because here the memory of an event goes with it. */
+/* Threads end their contexts while others launch. No event may be used after its context. A sanitizer would see that at once,
+ * because here an event's memory is freed with its context. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ struct CUctx_st {
     struct CUevent_st *events;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the driver */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the simulated driver */
 static _Thread_local struct CUctx_st *current;
 static struct vgpu_throttle throttle;
 static _Atomic unsigned events_made;
@@ -80,7 +80,7 @@ static CUresult record(CUevent event, CUstream stream)
     return result;
 }
 
-/* Not ready at first, so that measurements are still on their way when their context ends. */
+/* Return "not ready" at first, so that measurements are still on their way when their context ends. */
 static CUresult query(CUevent event)
 {
     pthread_mutex_lock(&lock);
@@ -126,7 +126,7 @@ static struct vgpu_share share_of(void *owner, int ordinal)
     return (struct vgpu_share){.percent = 90, .always = 1};
 }
 
-/* Each thread has one context after the other, at the same address, as a primary one. */
+/* Each thread creates one context after another, all at the same address, like a primary context. */
 static void *lives(void *argument)
 {
     struct CUctx_st context = {0};
@@ -143,7 +143,7 @@ static void *lives(void *argument)
                 vgpu_throttle_begin(&throttle, &hand, &l, &ticket);
             }
             vgpu_throttle_end(&throttle, &l, &ticket, CUDA_SUCCESS);
-            virtual_sleep_ns(MS / 4); /* or nothing is due to be measured again */
+            virtual_sleep_ns(MS / 4); /* otherwise no measurement would be due again */
         }
         end_context(&context);
     }

@@ -1,4 +1,4 @@
-/* The simulated engine on a heap of its own, in made-up time. */
+/* The simulated engine on the heap, in simulated time. */
 #include <stdlib.h>
 #include <string.h>
 

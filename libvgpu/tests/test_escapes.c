@@ -1,6 +1,7 @@
-/* test_escapes.c - ways around the preloaded library, each tried for real; docs/limits-evidence.md lists them.
+/* test_escapes.c - tries the ways around the preloaded library that docs/limits-evidence.md lists.
  *
- * Here the driver's name leads to the shadow (src/shadow.c), as in a container. Every way runs in a separate process. */
+ * As in a container, the driver's name leads to the shadow (src/shadow.c). Every way runs in a process of its own.
+ */
 #include <dlfcn.h>
 #include <limits.h>
 #include <string.h>
@@ -17,7 +18,7 @@ enum { CONTEXT = 512, PIECE = 1 << 20, FIT = 64, MOST = 200, BOMB = 200 };
 
 typedef int (*way)(size_t piece, int most);
 
-/* The limit, and what contexts are known to take: no NVML is here that would show that it is nothing. */
+/* Grant a limit and the known cost of contexts, since there is no NVML here to show that they cost nothing. */
 static void grant(void)
 {
     stage_grant(LIMIT + BOMB * CONTEXT);
@@ -36,7 +37,7 @@ static const char *guest_path(void)
     return path;
 }
 
-/* Runs in a child, which returns the number of pieces that it got, or 255 for "it did not work". */
+/* Run `work` in a child. Return the number of pieces that it got, or 255 if it did not work. */
 static int in_child(int (*work)(void *), void *argument)
 {
     int status = 0;
@@ -97,7 +98,7 @@ TEST(a_namespace_of_its_own_does_not_get_past_the_limit)
     check_held((struct attempt){"guest_asks_libc", RTLD_NOW, 1});
 }
 
-/* One after the other in one process: outside and inside a namespace share what the process may hold. */
+/* Use both in one process: outside and inside a namespace they share one limit. */
 static int both(void *argument)
 {
     static struct attempt outside = {"guest_linked", RTLD_NOW, 0}, inside = {"guest_linked", RTLD_NOW, 1};

@@ -1,4 +1,4 @@
-/* test_forms.c - the older and newer forms of calls that take memory: each counts as the usual one does. */
+/* test_forms.c - older and newer forms of calls that take memory are counted like the usual forms. */
 #include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -168,7 +168,7 @@ TEST(a_graph_instantiated_by_any_form_is_charged_when_it_is_uploaded)
         CHECK_EQ(stage_ledger_sum(), before + 64 * MIB);
         CHECK_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
         CHECK_EQ(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
-        CUresult result = forms[i](&second, graph); /* or at once, what could never be uploaded */
+        CUresult result = forms[i](&second, graph); /* or at once, if it could never be uploaded */
         CHECK_EQ(result == CUDA_SUCCESS ? cuGraphUpload_ptsz(second, NULL) : result, CUDA_ERROR_OUT_OF_MEMORY);
         CHECK_EQ(cuGraphExecDestroy(first), CUDA_SUCCESS);
         CHECK_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
@@ -189,12 +189,12 @@ TEST(what_takes_memory_that_is_not_accounted_is_refused_under_a_limit_by_every_n
         CUresult (*door)(void *, size_t, size_t) = (CUresult (*)(void *, size_t, size_t))doors[i];
         start_under(LIMIT);
         CHECK_EQ(door(NULL, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
-        start_under(VGPU_UNLIMITED); /* the first two no driver of 64 bits has */
+        start_under(VGPU_UNLIMITED); /* no 64-bit driver has the first two */
         CHECK(i < 2 || door(NULL, 0, 0) != CUDA_ERROR_NOT_SUPPORTED);
     }
 }
 
-/* Must be last: what the driver took for itself stays with the process. */
+/* This must be the last one, because the process keeps what the driver took for itself. */
 static CUresult a_module(void)
 {
     CUmodule module;

@@ -1,4 +1,4 @@
-/* test_graph.c - what graphs allocate counts from the moment the driver takes it, however the graph was made. */
+/* test_graph.c - memory that graphs allocate counts from the moment when the driver takes it, however the graph was made. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,7 +126,7 @@ TEST(every_way_to_allocate_in_a_graph_is_charged_at_launch_and_refused_beyond_th
     }
 }
 
-/* It allocates and frees within itself, so it may be launched repeatedly. */
+/* Return a graph that frees what it allocates, so that it may be launched repeatedly. */
 static CUgraphExec round_trip(size_t bytes)
 {
     CUgraph graph;

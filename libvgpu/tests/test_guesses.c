@@ -1,4 +1,4 @@
-/* test_guesses.c - processes that end before the library launches again: what their kernels took is charged all the same. In virtual time. */
+/* test_guesses.c - kernels are charged even if their process ends before its next launch. In virtual time. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static void wait_by(const char *how, unsigned ms)
     }
 }
 
-/* One process: a kernel, and then its end or another program. argv: place, how it waits, ms, how many such lives. */
+/* Run one kernel, then end or exec another program. argv: place, how to wait, ms, how many such lives. */
 static void live(char **argv)
 {
     int place = atoi(argv[1]);
@@ -78,7 +78,7 @@ static void run(const char *how, unsigned ms, int lives)
         _exit(9);
     }
     waitpid(child, &status, 0);
-    virtual_leave(at); /* no sooner, so that no time passes while it ends */
+    virtual_leave(at); /* only now, so that no time passes while it ends */
     CHECK_EQ(status, 0);
 }
 
@@ -92,7 +92,7 @@ static void grant_a_quarter(void)
     memset(&stage_region()->columns[0].bucket, 0, sizeof stage_region()->columns[0].bucket);
 }
 
-/* Return the percentage of the device that kernels of this many ms get, `lives` of them in each of `count` processes. */
+/* Return the percentage of the device that kernels of `ms` get, with `lives` kernels in each of `count` processes. */
 static double share(const char *how, unsigned ms, int count, int lives)
 {
     grant_a_quarter();

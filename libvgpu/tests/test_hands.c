@@ -1,4 +1,4 @@
-/* Threads of one process, each with a hand of its own, on one budget: real threads in virtual time, for the sanitizers too. */
+/* Threads of one process, each with its own hand, share one budget. Real threads in virtual time; also run under the sanitizers. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -14,7 +14,7 @@ static uint64_t owner_of_child(pid_t child, int pipe_end)
     return read(pipe_end, &who, sizeof who) == (ssize_t)sizeof who ? vgpu_owner_word(&who) : 0;
 }
 
-/* A child that reports who it is and then waits to be killed. */
+/* Start a child that reports its owner word and then waits to be killed. */
 static pid_t child_that_tells(uint64_t *owner)
 {
     int ends[2];

@@ -1,4 +1,4 @@
-/* test_interposer.c - a library of the program's that interposes a function of the driver by linking sees what it saw without us. */
+/* test_interposer.c - a library of the program that interposes a driver function by linking sees the same calls as without us. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

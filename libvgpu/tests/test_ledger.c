@@ -1,4 +1,4 @@
-/* test_ledger.c - region and ledger on a world where the test decides who is dead. */
+/* test_ledger.c - region and ledger in a world in which the test decides which processes are dead. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +106,7 @@ TEST(what_a_program_held_before_its_exec_is_given_back_by_the_next_refusal)
     CHECK(vgpu_ledger_charge(region, a, &ann, 0, 600, 1000));
     CHECK(!vgpu_ledger_charge(region, b, &bob, 0, 600, 1000)); /* the layout cannot be seen */
     layout_now = ann.layout;
-    CHECK(!vgpu_ledger_charge(region, b, &bob, 0, 600, 1000)); /* it is what it was */
+    CHECK(!vgpu_ledger_charge(region, b, &bob, 0, 600, 1000)); /* it is unchanged */
     layout_now = 99;
     CHECK(vgpu_ledger_charge(region, b, &bob, 0, 600, 1000));
     CHECK_EQ(vgpu_ledger_used(region, 0), 600);
@@ -118,7 +118,7 @@ TEST(a_slot_whose_layout_is_another_process_s_is_left_alone)
     struct vgpu_region *region = fresh();
     struct vgpu_region_slot *a = vgpu_ledger_join(region, &ann), *b = vgpu_ledger_join(region, &bob);
     CHECK(vgpu_ledger_charge(region, a, &ann, 0, 600, 1000));
-    a->layout_owner = 1; /* as one that has just been claimed */
+    a->layout_owner = 1; /* like a slot that has just been claimed */
     layout_now = 99;
     CHECK(!vgpu_ledger_charge(region, b, &bob, 0, 600, 1000));
     CHECK_EQ(vgpu_ledger_used(region, 0), 600);

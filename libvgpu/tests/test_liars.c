@@ -1,4 +1,4 @@
-/* test_liars.c - a tenant preloads a library that answers the limiting library's calls instead of libc. */
+/* test_liars.c - the limits hold if a tenant preloads a library that replaces libc functions. */
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ TEST(the_share_holds)
     CHECK((work_busy_ns() - busy) * 100 / (work_now_ns() - begun) < 45);
 }
 
-/* Each lie gets a separate run, so that none hides another. */
+/* Each lie runs separately, so that none hides another. */
 int main(int argc, char **argv)
 {
     static const char *const lies[] = {"time", "files"};

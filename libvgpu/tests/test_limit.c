@@ -1,4 +1,4 @@
-/* test_limit.c - the amounts that a container may hold and can see, on the simulated device, with the shipped library. */
+/* test_limit.c - how much memory a container may hold and sees, on the simulated device, with the shipped library. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -239,7 +239,7 @@ TEST(denying_closed_torn_and_erased_pages_deny_and_a_good_one_grants_again)
     stage_state(VGPU_PAGE_CLOSED);
     check_denied();
     stage_grant(LIMIT);
-    stage_page()->seq |= 1; /* a writer that died */
+    stage_page()->seq |= 1; /* a writer died half-way */
     check_denied();
     stage_grant(LIMIT);
     memset(stage_page(), 0, VGPU_PAGE_BYTES);
@@ -332,7 +332,7 @@ TEST(a_forked_child_has_charges_of_its_own_and_leaves_none)
     start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&of_parent, 40 * MIB), CUDA_SUCCESS);
     CHECK_EQ(in_child(allocate_as_a_child), 0);
-    CHECK_EQ(cuMemAlloc_v2(&out, 60 * MIB), CUDA_SUCCESS); /* the dead child's are taken back */
+    CHECK_EQ(cuMemAlloc_v2(&out, 60 * MIB), CUDA_SUCCESS); /* the dead child's charge was given back */
     CHECK_EQ(stage_ledger_sum(), LIMIT);
     CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
     CHECK_EQ(cuMemFree_v2(of_parent), CUDA_SUCCESS);
@@ -370,7 +370,7 @@ TEST(threads_that_fill_the_slice_together_fill_it_and_no_more)
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
 }
 
-/* The second life of a child: a program that never calls a driver. */
+/* What a child becomes: a program that never calls a driver. */
 static void become_another_program(void *argument)
 {
     (void)argument;

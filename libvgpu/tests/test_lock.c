@@ -1,4 +1,4 @@
-/* test_lock.c - the lock after its thread was cancelled. */
+/* test_lock.c - the lock is free again after the thread that held it was cancelled. */
 #include <pthread.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* Programs on several devices in step: where one device is held back the others wait for it and spin. */
+/* Programs that run in step on several devices. If one device is held back, the kernels on the others wait for it and spin. */
 #include "many_cards.h"
 #include "t.h"
 
@@ -6,7 +6,7 @@
 #define MS UINT64_C(1000000)
 #define S UINT64_C(1000000000)
 
-/* Return the percentage, in the long run, of the speed that the program would have alone on the devices. */
+/* Return the speed of the program in the long run, in percent of its speed without limits. */
 static double speed(const struct many_cards *s)
 {
     many_cards_begin(s);
@@ -31,7 +31,7 @@ static int at_least(double least, const struct many_cards *s)
     return got >= least;
 }
 
-/* The kernels of a step, and the one together: short ones out of one chunk, and long ones. */
+/* Return a program with one of several kinds of steps: short kernels that share a chunk, or long ones. */
 static struct many_cards steps(unsigned kind, int owner, int blind)
 {
     static const struct many_cards kinds[] = {{.kernels = 5, .kernel_ns = 200 * US, .together_ns = 100 * US},

@@ -70,7 +70,7 @@ TEST(several_mappings_go_with_one_unmapping)
     CHECK_EQ(cuMemAddressReserve(&at, 4 * GRAIN, 0, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemMap(at, 2 * GRAIN, 0, one, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemMap(at + 2 * GRAIN, GRAIN, 0, two, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuMemMap(at + 3 * GRAIN, GRAIN, GRAIN, one, 0), CUDA_SUCCESS); /* a part of the first, again */
+    CHECK_EQ(cuMemMap(at + 3 * GRAIN, GRAIN, GRAIN, one, 0), CUDA_SUCCESS); /* part of the first one, mapped again */
     CHECK_EQ(cuMemRelease(one), CUDA_SUCCESS);
     CHECK_EQ(cuMemRelease(two), CUDA_SUCCESS);
     check_both(3 * GRAIN);

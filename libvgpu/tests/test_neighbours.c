@@ -1,7 +1,8 @@
-/* NVML reports nothing about a neighbour, by any function that lists processes, their use or their memory.
+/* No NVML function that lists processes, their use or their memory reports anything about a neighbour.
  *
  * The neighbour is a process without the library, as a process of another container is to us. It first checks that the driver
- * shows both of us. */
+ * shows both of us.
+ */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ enum { FIRST_LISTS = 2, LATER_LISTS = 5, MOST = 8 };
 static nvmlDevice_t device;
 static pid_t neighbour;
 
-/* Does any byte of the memory that a caller passed contain this number? */
+/* Return 1 if the memory that a caller passed contains this number anywhere. */
 static int holds(const void *memory, size_t bytes, unsigned number)
 {
     for (size_t i = 0; i + sizeof number <= bytes; i += sizeof number) {
@@ -66,7 +67,7 @@ static unsigned running(void)
     return nvmlDeviceGetProcessUtilization(device, samples, &count, 0) == NVML_SUCCESS ? count : 0;
 }
 
-/* In the neighbour: every list contains both of us. */
+/* Check, in the neighbour, that every list contains both of us. */
 static int sees_both(unsigned other)
 {
     nvmlProcessDetail_t details[MOST] = {0};
@@ -109,7 +110,7 @@ static int be_the_neighbour(unsigned other)
         work_launch(work_kernel("busy_5ms"), WHOLE, NULL);
         cuCtxSynchronize();
         if (sees_both(other)) {
-            raise(SIGSTOP); /* seen; go on after SIGCONT */
+            raise(SIGSTOP); /* both were seen; continue after SIGCONT */
         }
     }
 }

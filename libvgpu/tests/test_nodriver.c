@@ -1,4 +1,4 @@
-/* test_nodriver.c - in a process without a driver the library is not there. */
+/* test_nodriver.c - in a process without a driver, the library has no effect. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* test_overhead.c - the memory of contexts and modules themselves counts like all other memory. */
+/* test_overhead.c - memory that contexts and modules take by themselves counts like any other memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -11,12 +11,12 @@
 #define MIB (UINT64_C(1) << 20)
 #define CONTEXT (300 * MIB)
 
-/* A container in which no process has learned anything yet. */
+/* Begin with a container in which no process has learned anything yet. */
 static void fresh(uint64_t limit)
 {
     stage_grant(limit);
     stage_region()->columns[0].context_bytes = 0;
-    stage_page()->devices[0].alone_until_ns = UINT64_MAX; /* nobody else is here */
+    stage_page()->devices[0].alone_until_ns = UINT64_MAX; /* no other process uses the device */
     CHECK_EQ(cuInit(0), CUDA_SUCCESS);
     CHECK_EQ(stage_card_used(), 0);
     CHECK_EQ(stage_ledger_sum(), 0);
@@ -29,7 +29,7 @@ static int is_blind(void)
     return machine_current()->bytes != MACHINE_BYTES_SHOWN;
 }
 
-/* The container knows the cost of a context. */
+/* Wait until the container knows the cost of a context. */
 static void until_learned(void)
 {
     size_t free_bytes, total;
@@ -140,7 +140,7 @@ TEST(every_context_of_a_process_counts)
     CHECK_EQ(stage_ledger_sum(), 0);
 }
 
-/* The driver took memory for itself, as it does when a module is loaded. */
+/* Let the driver take memory for itself, as it does when a module is loaded. */
 static void driver_takes(uint64_t bytes)
 {
     CUmodule module;
@@ -205,7 +205,7 @@ TEST(processes_that_open_contexts_together_never_exceed_the_limit)
         refused += WEXITSTATUS(status) == 2;
     }
     CHECK_EQ(made + refused, PROCESSES);
-    CHECK(made >= 1 && made <= FIT); /* of those that race for the last place, all may be refused */
+    CHECK(made >= 1 && made <= FIT); /* all that race for the last place may be refused */
     CHECK_EQ(stage_card_peak(), (uint64_t)made * CONTEXT);
 }
 

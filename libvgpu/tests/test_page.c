@@ -1,4 +1,4 @@
-/* test_page.c - a complete, valid page grants exactly what it contains; any other page grants nothing. */
+/* test_page.c - a complete and valid page grants exactly what it says. Any other page grants nothing. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -178,7 +178,7 @@ TEST(kept_terms_are_those_of_the_page_from_the_first_call_after_a_change_on)
         CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 1000);
         CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).cores, 30);
     }
-    page->devices[0].memory_limit_bytes = 2000; /* no agent writes so: by the sequence nothing changed */
+    page->devices[0].memory_limit_bytes = 2000; /* no agent writes like this: the sequence says that nothing changed */
     CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 1000);
     page->seq += 2;
     CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 2000);

@@ -1,4 +1,5 @@
-/* The library's clock and its waiting (src/clock.h) by libc's names, which virtual_libc.c answers: for staged tests in virtual time. */
+/* The library's clock and sleep (src/clock.h), implemented by libc's names, which virtual_libc.c replaces. For staged tests
+ * in virtual time. */
 #include "clock.h"
 
 struct timespec vgpu_clock_read(clockid_t clock)

@@ -1,4 +1,5 @@
-/* libc's clock and sleep in virtual time, for all that is loaded into a staged test: a program's own names come first. */
+/* Replaces libc's clock and sleep by virtual time for everything loaded into a staged test, because a program's own
+ * definitions take precedence. */
 #include <errno.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -6,7 +7,7 @@
 
 #include "virtual_time.h"
 
-/* What the clock on the wall is ahead of the other. */
+/* How far the wall clock is ahead of the monotonic one. */
 #define WALL_NS UINT64_C(1600000000000000000)
 
 int clock_gettime(clockid_t clock, struct timespec *out)

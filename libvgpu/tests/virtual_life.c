@@ -1,4 +1,4 @@
-/* A program as it is, but in the virtual time of the file that VGPU_VIRTUAL_TIME names, from its first moment to its last. */
+/* Runs a whole program in the virtual time of the file that VGPU_VIRTUAL_TIME names. */
 #include <stdlib.h>
 
 #include "virtual_time.h"

@@ -12,7 +12,7 @@
 
 enum { PLACES = 16 };
 
-/* Days after the machine's start, as far as a subtraction can show. */
+/* A start that is days after the machine's, so that subtractions never go below zero. */
 #define BEGIN_NS UINT64_C(1000000000000000)
 
 static struct times {
@@ -20,10 +20,10 @@ static struct times {
     _Atomic uint32_t turn; /* changes whenever time advances, for sleeping threads */
     struct {
         _Atomic uint32_t taken;
-        _Atomic uint64_t wake_ns; /* not after the present: awake */
+        _Atomic uint64_t wake_ns; /* not in the future: the thread is awake */
     } places[PLACES];
 } own, *times = &own;
-static _Thread_local int mine; /* + 1; 0: none */
+static _Thread_local int mine; /* index + 1; 0: none */
 
 static void die(const char *why)
 {
@@ -72,10 +72,10 @@ void virtual_leave(int place)
     times->places[place].wake_ns = 0;
     times->places[place].taken = 0;
     mine = mine == place + 1 ? 0 : mine;
-    tell_sleepers(); /* it may have been the only one awake */
+    tell_sleepers(); /* it may have been the only thread awake */
 }
 
-/* Move on to the first moment at which a thread wakes; 0 when one is awake. */
+/* Advance to the first time at which a thread wakes. Return 0 if one is awake. */
 static int move_on(void)
 {
     uint64_t now = times->passed_ns, first;
@@ -123,7 +123,7 @@ void virtual_sleep_ns(uint64_t ns)
         if (move_on()) {
             tell_sleepers();
         } else {
-            /* A thread that moves time on wakes the others after; one that did so before `turn` was read shows in `passed_ns`. */
+            /* A thread that advances time wakes the others afterwards. If it did so before `turn` was read, `passed_ns` shows it. */
             syscall(SYS_futex, &times->turn, FUTEX_WAIT, turn, NULL, NULL, 0);
         }
     }

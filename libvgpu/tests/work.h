@@ -1,4 +1,4 @@
-/* work.h - kernels for tests: the device, a stream, and functions whose blocks take as long as their name has it. */
+/* work.h - kernels for tests: the device, a stream, and functions whose blocks take as long as their names say. */
 #ifndef VGPU_WORK_H
 #define VGPU_WORK_H
 
@@ -69,17 +69,17 @@ CUfunction work_kernel(const char *name);
 /* Launch this many blocks of 256 threads. */
 CUresult work_launch(CUfunction function, unsigned blocks, CUstream stream);
 
-/* This program again as a child that works by itself (`argv[1]` is the word), and ends with us at the latest. */
+/* Start this program again as a worker (`argv[1]` is the word) that ends with us at the latest. */
 pid_t work_start_worker(char *word);
 
-/* ns of CLOCK_MONOTONIC. */
+/* Return CLOCK_MONOTONIC in ns. */
 uint64_t work_now_ns(void);
 
-/* The first device's engine, locked at the present. */
+/* Return the first device's engine, locked and brought up to the present. */
 struct engine *work_engine(int *mine);
 void work_engine_leave(void);
 
-/* GPU time that this process has used on the first device, according to the oracle. */
+/* Return the GPU time that this process has used on the first device, according to the oracle. */
 uint64_t work_busy_ns(void);
 
 #endif

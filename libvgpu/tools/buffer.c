@@ -29,7 +29,7 @@ int buffer_kind_named(const char *word, enum buffer_kind *out)
     return 0;
 }
 
-/* In a pool of the program's own, made for this one. */
+/* Allocate from a new pool that is used for this allocation only. */
 static CUresult take_pooled(int device, uint64_t bytes, CUdeviceptr *out)
 {
     CUmemPoolProps props = {.alloc_type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE, .location_id = device};

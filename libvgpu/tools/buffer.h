@@ -1,4 +1,4 @@
-/* buffer.h - device memory that a program has allocated, by whichever call, until it frees all of it. */
+/* buffer.h - device memory that a program allocates by any of several calls and frees all at once. */
 #ifndef TOOLS_BUFFER_H
 #define TOOLS_BUFFER_H
 
@@ -18,15 +18,15 @@ enum buffer_kind {
     BUFFER_ARRAY,
 };
 
-/* The kind that a word of the command line requests; 0 for any other word. */
+/* Store the kind that a word of the command line names. Return 0 for any other word. */
 int buffer_kind_named(const char *word, enum buffer_kind *out);
 
-/* Of the current context, which is the device's. At least `bytes`: arrays and physical memory have coarse grains. */
+/* Allocate at least `bytes` in the current context, which is the device's. Arrays and physical memory are rounded up. */
 CUresult buffer_take(enum buffer_kind kind, int device, uint64_t bytes);
 
 size_t buffer_count(void);
 
-/* Return success or the last failure. Nothing is held afterwards. */
+/* Free everything. Return success or the last failure. */
 CUresult buffer_release_all(void);
 
 #endif

@@ -1,10 +1,10 @@
-/* driver.h - the CUDA driver and NVML as a program finds them that is linked to neither.
+/* driver.h - finds the CUDA driver and NVML for a program that is not linked to them.
  *
- * The driver the way libcudart does: dlopen libcuda.so.1, then look everything up by cuGetProcAddress: `_v2` of CUDA 12 and later,
- * else the first form of CUDA 11.3, else the exported name. NVML the way monitoring tools do.
+ * The driver is found in the way of libcudart: dlopen libcuda.so.1, then look everything up by cuGetProcAddress (`_v2` from
+ * CUDA 12 on, else the form of CUDA 11.3, else the exported name). NVML is found in the way of monitoring tools.
  *
- * A function that this driver does not have answers CUDA_ERROR_NOT_FOUND or NVML_ERROR_FUNCTION_NOT_FOUND, so that an old driver
- * fails the one measurement that needs it and no other.
+ * A function that the driver lacks returns CUDA_ERROR_NOT_FOUND or NVML_ERROR_FUNCTION_NOT_FOUND, so an old driver fails only
+ * the measurement that needs it.
  */
 #ifndef TOOLS_DRIVER_H
 #define TOOLS_DRIVER_H
@@ -14,7 +14,7 @@
 #include "vgpu_cuda.h"
 #include "vgpu_nvml.h"
 
-/* Name, version and exported name of what is looked up, and its parameters. */
+/* Name, version and exported name of each function, and its parameters. */
 #define DRIVER_FUNCTIONS(X)                                                                                          \
     X(cuInit, 2000, cuInit, (unsigned))                                                                              \
     X(cuDriverGetVersion, 2020, cuDriverGetVersion, (int *))                                                         \
@@ -99,7 +99,7 @@ extern struct driver_nvml nvml;
 /* Print the failure as one JSON object on standard output; return 1. */
 int driver_failed(const char *what, CUresult result);
 
-/* Load and initialise it, once. If something is missing, print that and return 1. */
+/* Load and initialise the driver, once. If something is missing, print that and return 1. */
 int driver_load(void);
 int driver_load_nvml(void);
 

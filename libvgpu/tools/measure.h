@@ -6,13 +6,13 @@
 
 struct measurement {
     struct work work;
-    double number;   /* the second word: seconds, or the number of repetitions */
-    double every_us; /* between two looks */
-    uint64_t own;    /* rounds of a kernel of one's own in another stream; 0: none */
+    double number;   /* the second argument: seconds, or the number of repetitions */
+    double every_us; /* time between two reads */
+    uint64_t own;    /* rounds of a kernel in another stream of this process; 0: none */
     int gate;
 };
 
-/* Each prints one JSON object; after a failure it prints that and returns 1. */
+/* Each function prints one JSON object. After a failure it prints that and returns 1. */
 int measure_who(struct measurement *m);
 int measure_lists(struct measurement *m);
 int measure_nvml(struct measurement *m);

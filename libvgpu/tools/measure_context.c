@@ -9,7 +9,7 @@ enum { ROOM = 256, MOST_QUEUED = 8192 };
 
 static double series[MOST_QUEUED];
 
-/* Bytes by each of the three that know: the device, cuMemGetInfo, NVML's list of this PID (-1: it is not in it). */
+/* Print the memory in use according to the device, cuMemGetInfo and NVML's entry for this PID (-1: there is none). */
 static void print_memory(const char *stage, nvmlDevice_t device, int has_context, const char *separator)
 {
     nvmlProcessInfo_t list[ROOM];
@@ -104,7 +104,7 @@ int measure_contexts(struct measurement *m)
     return 0;
 }
 
-/* It may crash, as NVIDIA allows. */
+/* Measure what an event of a reset context returns. The driver may crash, as NVIDIA says. */
 int measure_dead_event(struct measurement *m)
 {
     CUevent event;
@@ -123,7 +123,7 @@ int measure_dead_event(struct measurement *m)
     return 0;
 }
 
-/* Launch behind a long kernel until a launch blocks. */
+/* Count how many launches fit behind a long kernel before one blocks. */
 int measure_queue(struct measurement *m)
 {
     enum { BLOCKED_MS = 20 };

@@ -1,4 +1,4 @@
-/* measure_costs.c - the cost of calls to the calling thread, measured with the same program with and without the library. */
+/* measure_costs.c - measures what calls cost the calling thread, in the same program with and without the library. */
 #include "measure.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 enum { BATCH = 64, MOST = 2000 };
 
-/* Between batches of launches, so that a share saves up for the next: waiting for a share is no cost of a call. */
+/* A pause between batches of launches, in which the share saves up time. Waiting for a share is not part of the cost of a call. */
 #define REST_NS UINT64_C(5000000)
 
 static struct work *work;
@@ -18,7 +18,7 @@ static CUresult one_launch(unsigned i)
     return work_launch_part(work, work->stream, 1, 1);
 }
 
-/* The stock allocator's loop: the same size again and again. */
+/* Allocate and free the same size, as a stock allocator's loop does. */
 static CUresult one_allocation(unsigned i)
 {
     CUresult result = cu.cuMemAlloc(&held[i], 1 << 20);
@@ -38,7 +38,7 @@ static CUresult one_question(unsigned i)
     return cu.cuMemGetInfo(&free_bytes, &total);
 }
 
-/* In nanoseconds a call, one value a batch; between batches the device catches up. */
+/* Measure nanoseconds per call, one value for each batch. The device catches up between batches. */
 int measure_costs(struct measurement *m)
 {
     static const struct {

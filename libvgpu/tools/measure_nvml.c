@@ -64,7 +64,7 @@ static void take_details(nvmlDevice_t device, struct list *out)
     }
 }
 
-/* Every list of processes; drivers have one to three forms of the first. */
+/* Read every list of processes; drivers have one to three forms of the first one. */
 static void take_lists(nvmlDevice_t device, struct list out[LISTS])
 {
     static const char *const names[LISTS] = {"compute", "graphics", "mps", "compute_v1", "details"};
@@ -108,7 +108,7 @@ static unsigned long long used(nvmlDevice_t device)
     return nvml.memory(device, &memory) == NVML_SUCCESS ? memory.used : 0;
 }
 
-/* PIDs of this process, outermost namespace that its /proc shows first. */
+/* Print the PIDs of this process, beginning with the outermost namespace that its /proc shows. */
 static void print_pids(void)
 {
     char line[256], space[64] = "";
@@ -158,7 +158,7 @@ static void print_samples(nvmlDevice_t device)
     printf("]}");
 }
 
-/* The figures that a process without a context sees, like the agent on the host. */
+/* Print the figures that a process without a context sees, like the agent on the host. */
 int measure_lists(struct measurement *m)
 {
     static struct list lists[LISTS];
@@ -251,7 +251,7 @@ static nvmlReturn_t ask(int which, int device_index, nvmlDevice_t device)
     }
 }
 
-/* In microseconds. The first call of each kind is a value of its own: a process may make no second. */
+/* Measure NVML's calls in microseconds. The first call of each kind is reported separately, because many processes make only one. */
 int measure_nvml(struct measurement *m)
 {
     static const char *const names[] = {"init", "by_uuid", "list", "samples", "memory", "rates"};
@@ -285,7 +285,7 @@ struct seen {
     unsigned pid, percent;
 };
 
-/* Every sample once, with the moment of the look that found it, by both clocks; and NVML's figure of the whole device. */
+/* Print every sample once, with the time at which it was first seen, by both clocks, and NVML's figure for the whole device. */
 int measure_samples(struct measurement *m)
 {
     static struct seen seen[MOST_SEEN];

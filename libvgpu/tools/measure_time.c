@@ -8,7 +8,8 @@ enum { MOST = 20000, RING = 64 };
 
 static double series[2][MOST];
 
-/* Pairs of the device's time and the host's, in microseconds, from the first event on. The host's is the middle of a call that waits. */
+/* Print pairs of the device's time and the host's time, in microseconds since the first event. The host's time is the middle
+ * of a call that waits. */
 int measure_clock(struct measurement *m)
 {
     CUevent origin, event;
@@ -43,8 +44,8 @@ int measure_clock(struct measurement *m)
     return 0;
 }
 
-/* The library's marks from outside, looked at as it does: no look waits. Between two marks, the time by the host's clock and by the
- * device's, in microseconds; and how many looks found a mark that had no time yet. */
+/* Record events in a stream without work and check them without waiting. Print the time between two of them by the host's
+ * clock and by the device's, in microseconds, and how many checks found one without a time. */
 int measure_marks(struct measurement *m)
 {
     CUevent marks[2];
@@ -61,7 +62,7 @@ int measure_marks(struct measurement *m)
     if (m->gate) {
         work_wait_for_the_others();
     }
-    TRY(work_launch(&m->work, m->work.stream)); /* a process that never ran anything has no timeslices */
+    TRY(work_launch(&m->work, m->work.stream)); /* a process that never ran anything gets no timeslices */
     TRY(cu.cuCtxSynchronize());
     uint64_t began = work_clock_ns(CLOCK_MONOTONIC), now = began;
     for (; now - began < (uint64_t)(m->number * 1e9) && count < MOST; now = work_clock_ns(CLOCK_MONOTONIC)) {
@@ -97,7 +98,8 @@ int measure_marks(struct measurement *m)
     return 0;
 }
 
-/* An event behind every kernel; two batches are on their way. Between the ends of two kernels lies one kernel, or a turn of others. */
+/* Record an event behind every kernel, with two batches on their way. Between the ends of two kernels there is one kernel, or
+ * others' turns. */
 int measure_turns(struct measurement *m)
 {
     CUevent ends[2][RING];
@@ -138,7 +140,7 @@ int measure_turns(struct measurement *m)
     return 0;
 }
 
-/* `every`: an event pair round each so many kernels; 0: none. */
+/* Measure the rate with an event pair around each kernel in `every`; 0: around none. */
 static int one_rate(struct measurement *m, unsigned every, double *per_second, unsigned *measured)
 {
     enum { PAIRS = 64 };

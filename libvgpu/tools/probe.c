@@ -85,7 +85,7 @@ static int alloc(enum buffer_kind kind, int device, uint64_t bytes)
     return result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Allocate `step` while it fits, then halve it down to one grain: the sum is all that is available. */
+/* Allocate `step` while it fits, then halve it down to one grain. The sum is everything that is available. */
 static int fill(int device, uint64_t step)
 {
     uint64_t got = 0;
@@ -122,7 +122,7 @@ static double now_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* The simulated driver's kernels take the time that is in their names. */
+/* Launch kernels of 2 ms; the simulated driver reads their length from their names. */
 static int work(int device, double seconds)
 {
     enum { BATCH = 4 };

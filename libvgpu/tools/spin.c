@@ -60,7 +60,7 @@ static int capture(void)
     return 0;
 }
 
-/* The time of one of `count` consecutive kernels, by the device's clock. */
+/* Measure the time of one of `count` consecutive kernels by the device's clock. */
 static int time_us(unsigned count, double *us)
 {
     static CUevent start, end;
@@ -90,7 +90,7 @@ static int calibrate(void)
         return 1;
     }
     spin.work.rounds = 10000;
-    /* The first times are those of a device that is waking up. */
+    /* The first times are those of a device that is still waking up. */
     for (int tries = 0; tries < 3 || spent_ms < WARM_UP_MS; tries++) {
         if (time_us(count, &us)) {
             return 1;
@@ -109,7 +109,7 @@ static int calibrate(void)
     return 0;
 }
 
-/* Two batches are on their way at any time, so that the device waits for nothing but the limit. */
+/* Run kernels with two batches on their way at any time, so that the device waits only for the limit. */
 static int run(void)
 {
     CUevent origin, ends[2];
@@ -176,7 +176,7 @@ static int watch(void)
     return 0;
 }
 
-/* Every context ends in a reset while kernels of it are on their way, and the next one comes back at its address. */
+/* Reset each context while its kernels are on their way. The next context comes back at the same address. */
 static int reset(void)
 {
     uint64_t began = work_clock_ns(CLOCK_MONOTONIC), launches = 0, resets = 0;
@@ -215,7 +215,7 @@ static int reset(void)
     return 0;
 }
 
-/* Works for so many percent of each period, whatever its neighbours do meanwhile: the kernels are of known work. */
+/* Work for a percentage of each period, whatever the neighbours do, since the kernels have known work. */
 static int duty(void)
 {
     unsigned long long launches = 0;

@@ -5,28 +5,28 @@
 
 enum { THREADS = 256 };
 
-/* PTX of an old generation: a driver translates it for any device since. The simulated driver goes by the name: a round is 4 ns.
- * The second target is for a driver that has given up the first. */
-#define KERNEL_TEXT(target)                                                                     \
-    ".version 6.3\n.target " target "\n.address_size 64\n"                                      \
-    ".visible .entry rounds_4ns(.param .u64 rounds, .param .u64 out)\n"                         \
-    "{\n"                                                                                       \
-    "    .reg .pred %more, %other;\n"                                                           \
-    "    .reg .u64 %left, %out;\n"                                                              \
-    "    .reg .u32 %x;\n"                                                                       \
-    "    ld.param.u64 %left, [rounds];\n"                                                       \
-    "    ld.param.u64 %out, [out];\n"                                                           \
-    "    mov.u32 %x, %tid.x;\n"                                                                 \
-    "again:\n"                                                                                  \
-    "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"                                             \
-    "    sub.u64 %left, %left, 1;\n"                                                            \
-    "    setp.ne.u64 %more, %left, 0;\n"                                                        \
-    "    @%more bra again;\n"                                                                   \
-    "    setp.ne.u32 %other, %x, 305419896;\n" /* otherwise the work might be optimised away */ \
-    "    @%other bra done;\n"                                                                   \
-    "    st.global.u32 [%out], %x;\n"                                                           \
-    "done:\n"                                                                                   \
-    "    ret;\n"                                                                                \
+/* PTX of an old generation, which any newer driver can translate. The simulated driver goes by the name: a round takes 4 ns.
+ * The second target is for a driver that no longer accepts the first. */
+#define KERNEL_TEXT(target)                                                                       \
+    ".version 6.3\n.target " target "\n.address_size 64\n"                                        \
+    ".visible .entry rounds_4ns(.param .u64 rounds, .param .u64 out)\n"                           \
+    "{\n"                                                                                         \
+    "    .reg .pred %more, %other;\n"                                                             \
+    "    .reg .u64 %left, %out;\n"                                                                \
+    "    .reg .u32 %x;\n"                                                                         \
+    "    ld.param.u64 %left, [rounds];\n"                                                         \
+    "    ld.param.u64 %out, [out];\n"                                                             \
+    "    mov.u32 %x, %tid.x;\n"                                                                   \
+    "again:\n"                                                                                    \
+    "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"                                               \
+    "    sub.u64 %left, %left, 1;\n"                                                              \
+    "    setp.ne.u64 %more, %left, 0;\n"                                                          \
+    "    @%more bra again;\n"                                                                     \
+    "    setp.ne.u32 %other, %x, 305419896;\n" /* otherwise the compiler might remove the work */ \
+    "    @%other bra done;\n"                                                                     \
+    "    st.global.u32 [%out], %x;\n"                                                             \
+    "done:\n"                                                                                     \
+    "    ret;\n"                                                                                  \
     "}\n"
 
 int work_load(CUmodule *out)

@@ -1,7 +1,7 @@
-/* work.h - kernels of known work, for programs that measure a device.
+/* work.h - kernels with a known amount of work, for programs that measure a device.
  *
- * The kernel counts rounds of one multiplication that waits for the one before: the same work whatever the clocks do and whatever
- * interrupts it.
+ * The kernel runs rounds of a multiplication that depends on the one before. The work is the same whatever the clock rates
+ * are and whatever interrupts it.
  */
 #ifndef TOOLS_WORK_H
 #define TOOLS_WORK_H
@@ -26,7 +26,7 @@ struct work {
 /* Load the driver and the kernel, make the primary context current and create a stream; on a failure, print it and return 1. */
 int work_prepare(struct work *work);
 
-/* Load one more copy of the module; 1 after a failure. */
+/* Load another copy of the module. Return 1 after a failure. */
 int work_load(CUmodule *out);
 
 CUresult work_launch(const struct work *work, CUstream stream);
