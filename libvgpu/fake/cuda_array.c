@@ -123,8 +123,8 @@ CUDA_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
     return cuArrayDestroy((CUarray)(void *)array);
 }
 
-/* These are not simulated, but check their arguments first, as a driver does: descriptions of 32 bits, memory mapped into
- * sparse arrays, logical endpoints. */
+/* These functions are not simulated, but they check their arguments first, as a driver does: 32-bit descriptions, memory
+ * mapped into sparse arrays, logical endpoints. */
 #define ELSEWHERE(symbol)                                                                           \
     CUDA_API CUresult symbol(const void *what, size_t count, const void *more)                      \
     {                                                                                               \

@@ -1,4 +1,4 @@
-/* cuda_context.c - contexts of the simulated driver: one primary per device, others at will. */
+/* cuda_context.c - contexts of the simulated driver: one primary context for each device, and any number of others. */
 #include <pthread.h>
 #include <stdlib.h>
 

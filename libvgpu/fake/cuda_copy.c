@@ -1,4 +1,4 @@
-/* cuda_copy.c - copies and fills, on the host memory that stands for device memory. */
+/* cuda_copy.c - copies and fills, on the host memory that represents device memory. */
 #include <string.h>
 
 #include "cuda_memory.h"

@@ -50,7 +50,7 @@ static void take_instances(void)
     session.count = count;
 }
 
-/* Is this card, or the card of this instance, visible in the container? */
+/* Return 1 if the container sees this card, or the card of this instance. */
 static int is_within(int card)
 {
     for (int i = 0; card >= 0 && i < session.count; i++) {

@@ -108,7 +108,7 @@ CUDA_API CUresult cuCtxGetDevice(CUdevice *out)
 {
     CUresult result = CUDA_SUCCESS;
     struct CUctx_st *context = cuda_current(&result);
-    context = result == CUDA_ERROR_ILLEGAL_ADDRESS ? cuda_top() : context; /* where it lies is known */
+    context = result == CUDA_ERROR_ILLEGAL_ADDRESS ? cuda_top() : context; /* its address is known */
     if (!context || !out) {
         return context ? CUDA_ERROR_INVALID_VALUE : result;
     }

@@ -13,7 +13,7 @@ CUresult cuda_check_device(CUdevice device)
     return device >= 0 && device < s->count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* Opens a query: checks the device and the out pointers and leaves the card's description in `c`. */
+/* Start a query: check the device and the output pointers, and define `c`, the card's description. */
 #define QUERY(device, out_ok)                           \
     CUresult device_result = cuda_check_device(device); \
     if (device_result != CUDA_SUCCESS) {                \

@@ -1,6 +1,7 @@
-/* cuda_event.c - events of the simulated driver: each is a slot of the engine, if there is one.
+/* cuda_event.c - events of the simulated driver. Each is a slot of the engine, if there is one.
  *
- * A process that never launched a kernel that takes time has no context on the engine; its events complete at once. */
+ * A process that never launched a kernel that takes time has no context on the engine, and its events complete at once.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -10,7 +11,7 @@
 
 struct CUevent_st {
     struct cuda_handle handle;
-    uint32_t slot; /* of the engine's events; 0: not yet */
+    uint32_t slot; /* index of the engine's event; 0: none yet */
     uint32_t recording;
     uint64_t at_ns; /* time of the recording, if there was no engine */
     int recorded;
@@ -152,7 +153,7 @@ CUDA_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, un
     return record(event, stream, 1);
 }
 
-/* Has the event completed, and when? `rest` is the time for which it certainly has not. */
+/* Return 1 if the event has completed, and store when. Otherwise `rest` becomes the time for which it certainly has not. */
 static int happened(CUevent event, uint64_t *at_ns, uint64_t *rest)
 {
     int mine, done = 1;
@@ -233,7 +234,7 @@ static CUresult await(CUstream handle, CUevent event, int thread)
         return result;
     }
     if (!event->recording || stream->capture) {
-        return CUDA_SUCCESS; /* of the moment it was recorded; in a capture, an edge */
+        return CUDA_SUCCESS; /* the time at which it was recorded; in a capture, an edge */
     }
     return cuda_work_submit(stream,
                             (struct engine_op){.kind = ENGINE_AWAIT, .event = event->slot, .recording = event->recording});

@@ -58,7 +58,7 @@ struct graph_memory *cuda_graph_memory_at(CUdeviceptr address)
     return found;
 }
 
-/* Under the lock: return the largest amount that a device needs while the steps run. */
+/* Return the largest amount that a device needs while the steps run. The caller holds the lock. */
 static uint64_t most_of(const struct graph_step *steps, size_t count, CUdevice device)
 {
     uint64_t used = pools[device].used, most = used;

@@ -45,7 +45,7 @@ int cuda_handle_lives(const void *handle, enum cuda_handle_kind kind)
     return 0;
 }
 
-/* Under the lock. Its memory is freed after KEPT other handles have ended. */
+/* End a handle. Its memory is freed after KEPT other handles have ended. The caller holds the lock. */
 static void end(struct cuda_handle *handle)
 {
     uint32_t kind = handle->kind;

@@ -1,4 +1,4 @@
-/* cuda_host.c - page-locked memory of the host: counted, and otherwise plain memory. */
+/* cuda_host.c - page-locked host memory: counted, and otherwise ordinary memory. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
-/* cuda_library.c - libraries of CUDA 12: modules without a context, here with the context in which they were loaded. A kernel
- * is a function; both handles may be launched, as NVIDIA allows. Also queries of functions, streams and pointers. */
+/* cuda_library.c - libraries of CUDA 12: modules without a context, which here belong to the context in which they were
+ * loaded. A kernel is a function; both handles may be launched, as NVIDIA allows. Also queries about functions, streams and
+ * pointers. */
 #include <string.h>
 
 #include "cuda_memory.h"
@@ -78,7 +79,7 @@ CUDA_API CUresult cuFuncGetModule(CUmodule *out, CUfunction kernel)
     return CUDA_SUCCESS;
 }
 
-/* A kernel uses nothing of a multiprocessor but threads. */
+/* A kernel uses only threads of a multiprocessor. */
 static CUresult attribute(int *out, int which, CUfunction kernel)
 {
     enum { MAX_THREADS = 0, REGISTERS = 4, PTX_VERSION = 5, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8, LAST = 18 };
@@ -225,7 +226,7 @@ CUDA_API CUresult cuCtxGetFlags(unsigned *out)
     return context ? out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE : result;
 }
 
-/* The attributes of an address: its owner and its beginning. */
+/* Return the attributes of an address: its owner and its start. */
 CUDA_API CUresult cuPointerGetAttribute(void *out, int which, CUdeviceptr address)
 {
     enum {

@@ -1,7 +1,7 @@
 /* cuda_lookup.c - cuGetProcAddress of the simulated driver, from cuda_symbols.def.
  *
- * Nothing but names and addresses here, so every symbol is declared as one and the same type; the functions
- * defined here are therefore called something else in C and get their exported names from the assembler.
+ * Only names and addresses matter here, so all symbols are declared with the same type. The functions defined here therefore
+ * have other names in C, and get their exported names from the assembler.
  */
 #include <string.h>
 

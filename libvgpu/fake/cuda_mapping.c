@@ -1,7 +1,8 @@
-/* cuda_mapping.c - physical memory without an address, and addresses to map it at.
+/* cuda_mapping.c - physical memory without an address, and addresses at which to map it.
  *
- * Memory is an unnamed file, so that a handle mapped twice shows the same bytes at both addresses. It is charged to its card
- * until its last handle is released and its last mapping is gone. */
+ * The memory is an unnamed file, so a handle that is mapped twice shows the same bytes at both addresses. It is charged to
+ * its card until its last handle is released and its last mapping is gone.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -14,7 +15,7 @@
 
 struct physical {
     int card, fd; /* card -1: host memory */
-    int share; /* of the machine's, when others may have it open; -1: our own */
+    int share; /* the machine's share, if others may have it open; -1: only our own */
     unsigned handles, mappings;
     size_t bytes;
 };
@@ -29,7 +30,7 @@ struct mapping {
 static struct mapping *mappings;
 static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Under the lock. */
+/* Free the memory if nothing refers to it. The caller holds the lock. */
 static void free_if_unused(struct physical *p)
 {
     if (!p->handles && !p->mappings) {

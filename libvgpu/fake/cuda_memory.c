@@ -11,10 +11,10 @@ struct allocation {
     uintptr_t start;
     size_t bytes;   /* as asked for */
     size_t rounded; /* up to the machine's granularity */
-    size_t charged; /* of the card: all of it, or nothing of lazy managed memory */
+    size_t charged; /* charged to the card: all of it, or nothing for lazy managed memory */
     struct CUmemPoolHandle_st *pool; /* NULL: straight from the card */
     struct CUctx_st *context; /* NULL: shown for another process */
-    int share;                /* of the machine's, plus one; 0: our own */
+    int share;                /* the machine's share plus one; 0: only our own */
 };
 
 static struct allocation *list;

@@ -1,6 +1,6 @@
-/* cuda_module.c - modules, the kernels in them, and how long those take.
+/* cuda_module.c - modules, the kernels in them, and how long the kernels take.
  *
- * An image that is PTX has the entries that it declares. Of any other image every name is a kernel.
+ * A PTX image has the entries that it declares. In any other image, every name is a kernel.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ struct CUmod_st {
     char *ptx; /* NULL: some other image */
 };
 
-/* `name` is PREFIX<N>UNIT: return that time; 0 for any other name. */
+/* Return the time in a name of the form PREFIX<N>UNIT, or 0 for any other name. */
 static uint64_t time_named(const char *name, const char *prefix)
 {
     unsigned long long n;

@@ -1,8 +1,8 @@
 /* cuda_pool.c - memory pools and stream-ordered allocations.
  *
- * A pool grows by whole chunks and keeps what is freed to it up to its release threshold. All work is done at once
- * here, so what is beyond the threshold goes back with the free itself; with `pools_wait=1` in the machine file it
- * goes back at the next synchronisation, as on a real device.
+ * A pool grows by whole chunks and keeps freed memory up to its release threshold. All work is done at once here, so memory
+ * above the threshold is returned by the free itself. With `pools_wait=1` in the machine file it is returned at the next
+ * synchronisation, as on a real device.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static int card_of(const struct CUmemPoolHandle_st *pool)
     return cuda_session()->visible[pool->device];
 }
 
-/* Under the lock: cache no more than `keep` bytes beyond those in use. */
+/* Keep no more than `keep` bytes beyond those in use. The caller holds the lock. */
 static void let_go(struct CUmemPoolHandle_st *pool, uint64_t keep)
 {
     uint64_t kept = pool->used > keep ? pool->used : keep;

@@ -1,4 +1,4 @@
-/* cuda_stream.c - streams of the simulated driver: what a handle refers to, and its queue of the engine. */
+/* cuda_stream.c - streams of the simulated driver: what a handle refers to, and its queue in the engine. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 enum { THREAD_STREAMS = 64 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct CUstream_st *all_streams[4096]; /* that were created */
+static struct CUstream_st *all_streams[4096]; /* created streams */
 static unsigned streams_made;
 
 struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result)

@@ -1,6 +1,6 @@
-/* cuda_stubs.c - every other function of the driver API exists too, and answers as a driver without the feature.
+/* cuda_stubs.c - defines every other function of the driver API as "not supported", like a driver without the feature.
  *
- * Generated from libvgpu's table of symbols; the definitions are weak, so what another file simulates wins.
+ * Generated from libvgpu's table of symbols. The definitions are weak, so what another file simulates takes precedence.
  */
 #include "missing.h"
 

@@ -1,6 +1,7 @@
-/* cuda_work.c - work of streams on the engine of their card: submitting it and waiting for it.
+/* cuda_work.c - the work of streams on their card's engine: submitting it and waiting for it.
  *
- * A process that never submitted any has no context on the engine, and never waits. */
+ * A process that never submitted any has no context on the engine and never waits.
+ */
 #include "cuda_work.h"
 
 CUresult cuda_work_submit(struct CUstream_st *stream, struct engine_op op)

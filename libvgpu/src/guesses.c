@@ -37,13 +37,13 @@ void vgpu_guess_write(struct vgpu_process *p, int column, uint32_t percent, stru
     atomic_store((word *)&mine->owner, me);
 }
 
-/* Return 1 if the process that wrote this runs no more, or runs another program. One in another PID namespace cannot be looked for,
- * so it is given the time that would be charged at most. */
+/* Return 1 if the process that wrote this has ended or runs another program. A process in another PID namespace cannot be
+ * observed, so it is given the most time that can be charged. */
 static int is_left(struct vgpu_process *p, const struct vgpu_region_guess *guess, uint64_t owner, struct vgpu_instant now)
 {
     uint64_t me = vgpu_owner_word(&p->self), namespace_bits = ((UINT64_C(1) << VGPU_OWNER_NS_BITS) - 1) << VGPU_OWNER_PID_BITS;
     if (owner == me) {
-        return atomic_load(&p->guess) != guess; /* this process's before its exec */
+        return atomic_load(&p->guess) != guess; /* written by this process before its exec */
     }
     if ((owner ^ me) & namespace_bits) {
         return vgpu_between(vgpu_at(guess->since_ns), now) >= MOST_NS;

@@ -12,9 +12,11 @@
 #include "kernel.h"
 
 /* ------------------------------------------------------------------ libc's dynamic linker functions
- * We export dlsym and dlvsym, so asking for them by name finds ourselves: read libc's symbol table instead. Nothing here may call a
- * function that another library can interpose: sanitizers call dlsym before their own functions work, and a program could
- * answer in libc's place. */
+ *
+ * We export dlsym and dlvsym, so looking them up by name finds ourselves. Therefore read libc's symbol table. Nothing here
+ * may call a function that another library can interpose: sanitizers call dlsym before their own functions work, and a
+ * program could answer in libc's place.
+ */
 
 /* The lists of loaded objects, one for each namespace; `next` is there from version 2 on. */
 struct debug {

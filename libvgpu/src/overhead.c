@@ -11,16 +11,16 @@
 
 #define LOOK_EVERY_NS UINT64_C(100000000)
 #define LOOK_SELDOM_NS UINT64_C(1000000000)
-#define LOOK_ANYWAY 256 /* allocations after which it looks in any case */
-/* Looking may take one part in this many of the time. */
+#define LOOK_ANYWAY 256 /* allocations after which it is read in any case */
+/* Reading may take one part in this many of the time. */
 #define LOOK_SHARE 100
-/* What a context takes is not known before the driver, or the agent, has shown one. Where neither does it stays this much: an
- * estimate above what is reported of V100 to H100. */
+/* Nobody knows the cost of a context until the driver, or the agent, has shown one. Otherwise this much is assumed for each,
+ * an estimate above what is reported for V100 to H100. */
 #define GUESS_BYTES (UINT64_C(64) << 20)
 #define GUESS_BYTES_A_PROCESSOR (UINT64_C(4) << 20)
-/* Used instead of a cost: contexts were seen to take nothing. */
+/* Stands for a cost if contexts were seen to take nothing. */
 #define COSTS_NOTHING UINT64_C(1)
-/* The time, in naps, that another process of the container may need to find out. */
+/* How long to wait, in naps, for another process of the container to find out. */
 #define PATIENCE_NS UINT64_C(250000000)
 #define NAP_NS UINT64_C(1000000)
 
@@ -34,7 +34,7 @@ static int seen_by_agent(const struct vgpu_device *device, const struct vgpu_reg
     return *out != 0;
 }
 
-/* Under the device's lock: measure the real overhead. Return 0 if that is not possible. */
+/* Measure the real overhead. Return 0 if that is not possible. The caller holds the device's lock. */
 static int measure(struct vgpu_process *p, const struct vgpu_device *device, struct vgpu_region_slot *slot,
                    const struct vgpu_overhead *over, uint64_t *out)
 {
@@ -128,8 +128,8 @@ static uint64_t guess(const struct vgpu_cuda *cuda, CUdevice ordinal)
     return GUESS_BYTES + GUESS_BYTES_A_PROCESSOR * (uint64_t)(processors > 0 ? processors : 0);
 }
 
-/* Reserve a context's cost. Where it is not known reserve what it may cost; if that does not fit, other processes will know the cost in
- * a moment, or nothing else is held and this context shows if it fits. Return 0 if it must not be made. */
+/* Reserve the cost of a context. If it is not known, reserve what it may cost. If that does not fit, wait for another process
+ * to learn the cost; if nothing else is held, this context itself shows whether it fits. Return 0 if it must not be created. */
 static int reserve_cost(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, const struct vgpu_device *device,
                         struct vgpu_region_slot *slot, struct vgpu_overhead *over)
 {
@@ -174,7 +174,7 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     }
     struct vgpu_region_slot *slot = device->column >= 0 ? vgpu_process_slot(p) : NULL;
     if (!slot) {
-        return CUDA_SUCCESS; /* memory will be denied; a context alone may be created, as where nothing is granted */
+        return CUDA_SUCCESS; /* memory will be denied, but a context alone may be created, as without a grant */
     }
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_calm_take(&over->lock);
@@ -196,7 +196,7 @@ static void look_later(struct vgpu_process *p)
     vgpu_overhead_grew(p);
 }
 
-/* How much of its device is in use, according to NVML or else to the new context. */
+/* Find out how much of its device is in use, from NVML or else from the new context. */
 static int used_now(const struct vgpu_new_context *it, const struct vgpu_cuda *cuda, const struct vgpu_device *device,
                     uint64_t *out)
 {
@@ -214,8 +214,8 @@ static int used_now(const struct vgpu_new_context *it, const struct vgpu_cuda *c
     return result == CUDA_SUCCESS && free_bytes <= total;
 }
 
-/* Return what to charge for a context whose process the driver does not show: by how much the device's use grew. Where others may have
- * taken or freed memory meanwhile, that counts only as far as it is likely. */
+/* Return what to charge for a context if the driver does not show its process: by how much the device's use grew. If others
+ * may have taken or freed memory in the meantime, this only counts as far as it is likely. */
 static uint64_t believed(const struct vgpu_new_context *it, const struct vgpu_cuda *cuda, const struct vgpu_device *device)
 {
     uint64_t used;
@@ -256,7 +256,7 @@ CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *
     } else if (!is_known) {
         real = it->before + grew;
         over->is_guess |= grew != 0;
-        vgpu_overhead_grew(p); /* later, once the driver or the agent tells */
+        vgpu_overhead_grew(p); /* compare later, when the driver or the agent knows */
     } else if (!over->contexts) {
         learn(p, device, real > it->before ? real - it->before : 0);
     } else if (it->guess) {
@@ -313,7 +313,7 @@ void vgpu_overhead_grew(struct vgpu_process *p)
     atomic_store_explicit(&p->overhead_due, 1, memory_order_relaxed);
 }
 
-/* Give back what was guessed too high, once two looks have shown the same: no reservation lasts as long. */
+/* Give back a guess that was too high once two comparisons agree, because no reservation lasts that long. */
 static void replace_guess(struct vgpu_process *p, const struct vgpu_device *device, struct vgpu_region_slot *slot,
                           struct vgpu_overhead *over, uint64_t real)
 {
@@ -332,7 +332,7 @@ static void replace_guess(struct vgpu_process *p, const struct vgpu_device *devi
     }
 }
 
-/* Look at one device. Whatever it holds is charged, even beyond the limit. */
+/* Compare one device. Whatever it holds is charged, even above the limit. */
 static int look(struct vgpu_process *p, int ordinal)
 {
     struct vgpu_overhead *over = &p->overheads[ordinal];
@@ -363,7 +363,7 @@ static int look(struct vgpu_process *p, int ordinal)
 void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     (void)cuda;
-    /* Kernels are loaded at their first launch, which no hook sees, so the figure is read now and then in any case. */
+    /* Kernels are loaded at their first launch, which no hook sees, so the figure is also read from time to time. */
     if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) &&
         vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
         return;
@@ -381,8 +381,8 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
     for (int i = 0; i < (int)VGPU_MAX_DEVICES; i++) {
         known &= look(p, i);
     }
-    /* Ask less and less often for a figure that never comes from the driver itself (the agent looks once a second), and seldom if the
-     * driver answers slowly. */
+    /* Ask less and less often if the driver itself never gives a figure (the agent looks once a second), and rarely if it
+     * answers slowly. */
     vgpu_duration took = vgpu_between(now, vgpu_world->now()), wait = atomic_load(&p->overhead_wait);
     wait = known ? LOOK_EVERY_NS : wait < LOOK_EVERY_NS ? LOOK_EVERY_NS : wait > LOOK_SELDOM_NS / 2 ? LOOK_SELDOM_NS : wait * 2;
     atomic_store(&p->overhead_wait, wait);

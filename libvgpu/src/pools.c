@@ -35,7 +35,7 @@ static void set_charged(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t
     pool->charged = bytes;
 }
 
-/* Under the pool's lock: try once to charge up to `bytes` in all. */
+/* Try once to charge up to `bytes` in all. The caller holds the pool's lock. */
 static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
     const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, pool->ordinal);
@@ -56,8 +56,8 @@ static void lower_to(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t by
     }
 }
 
-/* Under the pool's lock: charge what the pool has. If the driver does not report it, as for a destroyed pool, everything
- * stays charged up to the last allocation. */
+/* Charge what the pool has. If the driver does not say, as for a destroyed pool, everything stays charged until the last
+ * allocation is freed. The caller holds the pool's lock. */
 static void reconcile(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     uint64_t reserved = 0;
@@ -127,9 +127,9 @@ static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
     return (bytes + chunk - 1) / chunk * chunk;
 }
 
-/* Under the pool's lock: charge the growth that an allocation will cause, or nothing if the pool has room. The bare amount is
- * tried only until a chunk has been seen; if the driver takes more, that is found and returned afterwards. Graphs are
- * excluded, because a launch cannot be undone. */
+/* Charge the growth that an allocation will cause, or nothing if the pool has room. The bare amount is tried only until a
+ * chunk has been seen; if the driver takes more, that is found and given back afterwards. Graphs are excluded, because a
+ * launch cannot be undone. The caller holds the pool's lock. */
 static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
     uint64_t used = 0, least = vgpu_ledger_rounded(bytes);
@@ -147,12 +147,12 @@ static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
            (!seen && !pool->of_graphs && raise_to(p, cuda, pool, pool->charged + least));
 }
 
-/* Under the pool's lock, after a successful allocation: return 1 if the driver's reservation is within the limit. */
+/* Return 1 if, after a successful allocation, the driver's reservation is within the limit. The caller holds the pool's lock. */
 static int is_covered(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     uint64_t reserved = 0;
     if (!read_attribute(cuda, pool, RESERVED_CURRENT, &reserved)) {
-        return 1; /* then the requested amount is all that is known */
+        return 1; /* then only the requested amount is known */
     }
     learn_chunk(p, pool, reserved);
     lower_to(p, pool, reserved);

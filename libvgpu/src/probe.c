@@ -185,9 +185,9 @@ static void lose(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
     drop(throttle, probe);
 }
 
-/* Return the factor for an estimate. Beside neighbours, as long as NVML has shown nothing of the container, a part of a time longer
- * than a timeslice is taken for others': the larger the share, the less, since neighbours have the rest. To charge the whole time
- * was rejected: a container that NVML never shows would get a quarter of its due. */
+/* Return the factor for an estimate. Beside neighbours, as long as NVML has shown nothing of the container, a part of a time
+ * longer than a timeslice is attributed to others. The larger the share, the smaller that part, since neighbours have the
+ * rest. (Rejected: charging the whole time. A container that NVML never shows would get a quarter of its due.) */
 double vgpu_probe_factor(const struct vgpu_throttle_device *device, uint64_t ns)
 {
     double factor = (double)vgpu_bucket_factor(device->bucket) / (double)VGPU_FACTOR_ONE;

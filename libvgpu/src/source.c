@@ -78,8 +78,8 @@ static int read_standalone(struct vgpu_standalone *out)
     return found | read_cores(out);
 }
 
-/* The agent never mounts its library without a page. A process that has the one and not the other has changed its root or its mounts
- * since, so the missing page denies. */
+/* Return 1 if the agent mounted this library. It never does so without a page, so a process that finds no page has changed
+ * its root or its mounts, and the missing page denies. */
 static int is_mounted_by_agent(void)
 {
     return vgpu_world->own_path && vgpu_is_name(vgpu_world->own_path(), VGPU_FIXED_LIBRARY);

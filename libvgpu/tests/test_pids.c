@@ -1,5 +1,5 @@
-/* test_pids.c - limits in a container whose driver speaks other PIDs than the host's, or shows no memory: run in each such world
- * (tests/run.sh). Nothing was learned before, and no agent helps unless a test says so. A neighbour runs on the host. */
+/* test_pids.c - limits in a container whose driver uses other PIDs than the host's, or shows no memory. tests/run.sh runs it
+ * in each such world. Nothing was learned before, and no agent helps unless a test says so. A neighbour runs on the host. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 
 enum { MOST = 64 };
 
-/* A process of the container: a context, then all memory that it gets. */
+/* In a process of the container: create a context, then take all memory that it gets. */
 static int fill_up(int ready, int gate)
 {
     CUcontext context;
@@ -145,7 +145,7 @@ static void *ask(void *context)
     CUmodule module;
     CUdeviceptr out;
     for (int i = 0; i < 3; i++) {
-        usleep(110000); /* until it makes no more calls */
+        usleep(110000); /* by then it makes no more calls */
         if (cuCtxSetCurrent(context) || cuModuleLoadData(&module, "image") || cuMemAlloc_v2(&out, MIB)) {
             break;
         }
@@ -170,7 +170,7 @@ TEST(an_nvml_that_hangs_holds_up_no_more_than_one_allocation)
     }
     state_change(machine_current(), slow_nvml, (uint32_t[]){0});
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK(made > 100); /* with one call of NVML each it would have been a handful */
+    CHECK(made > 100); /* if each had called NVML, only a handful would have been made */
     CHECK(stage_ledger_sum() >= stage_card_used());
     CHECK_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS);
 }
@@ -186,7 +186,8 @@ static void set_share(enum vgpu_core_policy policy, uint64_t alone_until_ns)
     __atomic_store_n(&page->devices[0].alone_until_ns, alone_until_ns, __ATOMIC_SEQ_CST);
 }
 
-/* Keep the device busy until `samples` more samples of this container were compared, or for a long time. Return how many were. */
+/* Keep the device busy until `samples` more samples of this container were compared, or until it takes too long. Return how
+ * many were compared. */
 static int run_for_samples(int samples, int is_named)
 {
     const struct vgpu_region_bucket *bucket = &stage_region()->columns[0].bucket;

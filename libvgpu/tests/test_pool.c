@@ -44,7 +44,7 @@ TEST(a_synchronisation_of_any_kind_gives_back_what_the_pool_let_go)
     for (int way = 0; way < 5; way++) {
         CHECK_EQ(cuMemAllocAsync(&out, 2 * CHUNK, NULL), CUDA_SUCCESS);
         CHECK_EQ(cuMemFreeAsync(out, NULL), CUDA_SUCCESS);
-        check_both(2 * CHUNK); /* the device has not caught up */
+        check_both(2 * CHUNK); /* the device has not caught up yet */
         CHECK_EQ(way == 0   ? cuCtxSynchronize()
                  : way == 1 ? cuStreamSynchronize(NULL)
                  : way == 2 ? cuStreamSynchronize_ptsz(NULL)

@@ -20,7 +20,7 @@ static void hold_some(void *argument)
     CHECK_EQ(cuMemAlloc_v2(&held, MIB), CUDA_SUCCESS);
 }
 
-/* The same users may write the file, so each may do this. */
+/* Truncate the file. Every user of the container may do this, because all of them may write it. */
 static void cut(size_t bytes)
 {
     CHECK(truncate(getenv("VGPU_USAGE_REGION"), (off_t)bytes) == 0);
@@ -93,7 +93,7 @@ static void begin_work(void *argument)
     launches_on(NULL);
 }
 
-/* A process that is inside the library at that very moment can still be hit: the clock's next tick comes first here. */
+/* A process that is inside the library at that very moment can still be hit, so wait for the clock's next tick. */
 static void let_a_tick_pass(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);

@@ -1,4 +1,4 @@
-/* test_routing.c - every way to a function of the driver leads to its hook, and every other look-up is as it was. */
+/* test_routing.c - every way to a driver function leads to its hook, and every other look-up is unchanged. */
 #include <dlfcn.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* test_share.c - memory that two processes have open is charged once, to its creator, as long as either has it open. */
+/* test_share.c - memory that two processes have open is charged once, to its creator, as long as one of them has it open. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* The limiter in virtual time: scenes of the bench's matrix, with its simulator, against the bars that the bench reports. */
+/* The limiter in virtual time: scenes of the bench, in its simulator, compared with the bars that the bench reports. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,14 +96,15 @@ TEST(of_many_neighbours_who_wait_for_each_kernel_none_starts_far_behind)
         }
         simulate(&s);
         for (unsigned t = 0; t < 16; t++) {
-            /* 0.94 is measured, 0.4 points of the device. Bound 0.97 held when marks told whose turn it was, and no device has
-             * confirmed marks. NVML counts whole percents, which is an eighth of such a share. */
+            /* Measured: 0.94, which is 0.4 points of the device. A bound of 0.97 held while the limiter used marks in a
+             * stream of its own, which no device has confirmed. NVML counts whole percents, and one percent is a sixth of
+             * such a share. */
             CHECK(use(&s, t, 0, 15) > 0.93 * 6);
         }
     }
 }
 
-/* It seldom gets the device, only between the timeslices of others, so it must not be held up then. */
+/* It rarely gets the device, only between the timeslices of others, so it must not be held up then. */
 TEST(a_small_share_that_waits_for_each_kernel_gets_what_it_could_use_between_busy_neighbours)
 {
     double could = 0;
@@ -144,9 +145,10 @@ TEST(neighbours_get_their_own_shares_whatever_they_run)
     CHECK(near(use(&s, 0, 20, 40), 45, 3) && near(use(&s, 1, 20, 40), 30, 3) && near(use(&s, 2, 20, 40), 15, 3));
 }
 
-/* Until NVML is compared, a second and more after the start, a measured time counts with 0.35 plus half of the share, here 0.475. Of four
- * equal tenants each has had a quarter of it, so they are charged nearly twice what they used: those of 50 ms get 20.5 in their first five
- * seconds. A lower factor would give a tenant with long kernels and one neighbour more than its share for as long. */
+/* Until NVML is compared, a second or more after the start, 0.35 plus half of the share, here 0.475, of each measured time is
+ * charged. With four equal tenants only a quarter of that time was their own, so they pay almost twice: tenants with kernels
+ * of 50 ms get 20.5 of 25 in the first five seconds. A lower factor would give a tenant with long kernels and one neighbour
+ * more than its share. */
 TEST(a_start_beside_busy_neighbours_costs_at_most_a_fifth_of_five_seconds_however_late_nvml_is)
 {
     static const char *const names[] = {"5ms", "50ms", "graph_large"};
@@ -162,8 +164,8 @@ TEST(a_start_beside_busy_neighbours_costs_at_most_a_fifth_of_five_seconds_howeve
     }
 }
 
-/* Until NVML has reported, each kernel is charged its whole time although three run at once: 54.4 of 60 in the first five seconds. To tell
- * by events what runs at once is not worth it (docs/design/compute-limiter.md, Rejected). */
+/* Until NVML has reported, each kernel is charged its whole time although three run at once: 54.4 of 60 in the first five
+ * seconds. Finding out by events what runs at once was rejected (docs/design/compute-limiter.md). */
 TEST(kernels_side_by_side_get_nearly_their_share_beside_busy_neighbours_from_the_start_however_late_nvml_is)
 {
     struct simulation s = scene(15, 1000 * MS);
@@ -186,7 +188,7 @@ TEST(streams_whose_kernels_do_not_meet_are_charged_their_whole_times_before_nvml
     CHECK(near(use(&s, 2, 0, 1.5), 25, 4) && near(use(&s, 2, 0, 5), 25, 2));
 }
 
-/* A program that waits for its bursts asks NVML at their ends alone, and once saw one in six samples compared. */
+/* A program that waits for its bursts reads NVML only at their ends; once only one in six samples was compared. */
 TEST(streams_that_begin_together_at_their_turn_are_charged_for_the_rest_too_before_nvml_is_heard)
 {
     for (unsigned seed = 1; seed <= 4; seed++) {
@@ -201,7 +203,7 @@ TEST(streams_that_begin_together_at_their_turn_are_charged_for_the_rest_too_befo
     }
 }
 
-/* An event is there when its stream has come so far, and then the kernel waits for those of the other stream. */
+/* An event gets its time when its stream has reached it, but the kernel behind it waits for those of the other stream. */
 TEST(streams_of_kernels_that_fill_the_device_start_at_their_share_in_each_process_of_a_container)
 {
     for (uint64_t seed = 1; seed <= 8; seed++) {
@@ -215,8 +217,9 @@ TEST(streams_of_kernels_that_fill_the_device_start_at_their_share_in_each_proces
     }
 }
 
-/* A device that is given away in full: whose launches wait in its queues is not owed anything for that. The windows differ by up to 2.8
- * points and swing about the share; a queue that fills at a neighbour's cost is seen as a loss of more. */
+/* The shares add up to the whole device, so whoever has launches waiting in its queues must not be credited for them. Windows
+ * of five seconds differ from the share by up to 2.8 points in both directions; a queue that fills at a neighbour's cost
+ * takes more than that from it. */
 TEST(no_queue_fills_at_the_cost_of_a_neighbour)
 {
     struct simulation s = scene(60, 1000 * MS);
@@ -290,7 +293,7 @@ TEST(what_was_launched_before_a_limit_came_is_not_owed)
     static const struct {
         const char *name;
         unsigned to;
-        unsigned from_s; /* what was launched ahead has run, and what went by until the kernels were known is paid */
+        unsigned from_s; /* by then, launches from before have run, and what was used until the kernels were known is paid */
     } scenes[] = {{"500us", 5, 7}, {"5ms", 5, 8}, {"5ms", 40, 8}, {"graph_large", 40, 12}, {"20us_sync", 5, 7}};
     for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
         for (unsigned lag = 0; lag < 2; lag++) {
@@ -318,7 +321,7 @@ TEST(nor_what_was_launched_before_others_came)
     CHECK(near(use(&s, 0, 12, 17), 20, 3) && near(use(&s, 0, 17, 40), 20, 3) && near(use(&s, 1, 6, 40), 30, 1));
 }
 
-/* Events of kernels longer than a turn hold the neighbour's turns, and nothing tells how many. */
+/* The events of kernels longer than a turn include the neighbour's turns, and nothing tells how many. */
 TEST(no_tenant_starves_beside_a_busy_neighbour_where_nvml_cannot_be_matched)
 {
     static const char *const names[] = {"5ms", "50ms", "graph_large"};

@@ -1,5 +1,5 @@
-/* test_storm.c - many processes and threads take and give memory of every kind at random while some are killed: the simulated device,
- * which knows nothing of the ledger, never sees more than the limit, and nothing stays behind. */
+/* test_storm.c - many processes and threads take and free memory of every kind at random while some are killed. The simulated
+ * device, which knows nothing of the ledger, must never see more than the limit, and nothing may be left over. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -194,12 +194,12 @@ static void share(unsigned seed)
             }
             open[n] = 0;
         } else if (read_notice(where, &handle) && cuIpcOpenMemHandle_v2(&open[n], handle, 1) != CUDA_SUCCESS) {
-            open[n] = 0; /* freed meanwhile, or its maker is dead */
+            open[n] = 0; /* it was freed, or its maker is dead */
         }
     }
 }
 
-/* Also if it is already dead. */
+/* Die with the parent, even if it is already dead. */
 static void die_with_parent(void)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -258,8 +258,8 @@ static void check_that_all_comes_back(void)
     CHECK_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
 }
 
-/* Kill and replace processes at random for a while, and on a busy machine until they have tried the limit and enough
- * were killed; then kill them all. */
+/* Kill and replace processes at random for a while; on a busy machine, until they have reached the limit and enough were
+ * killed. Then kill them all. */
 static void storm(pid_t (*start)(unsigned seed), int count, uint64_t least)
 {
     pid_t children[PROCESSES];
@@ -298,7 +298,7 @@ TEST(shared_memory_exceeds_nothing_whichever_process_is_killed)
 {
     board = mmap(NULL, sizeof *board * BOARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(board != MAP_FAILED);
-    storm(spawn_sharer, SHARERS, LIMIT / 2); /* memory that others have open stays charged, and is not used */
+    storm(spawn_sharer, SHARERS, LIMIT / 2); /* memory that others have open stays charged without being used */
 }
 
 TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)

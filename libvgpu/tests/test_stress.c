@@ -1,9 +1,11 @@
-/* Eight threads at once in one process, each with memory of every kind, contexts, launches, graphs and NVML, while the page changes:
- * all of the library but what finds the driver, linked onto the simulated one so that sanitizers see every module. First, races of
- * two threads, each brought about for certain: the second runs inside a call that the first makes to the driver.
+/* test_stress.c - eight threads of one process use memory of every kind, contexts, launches, graphs and NVML while the page
+ * changes. Everything of the library except the search for the driver is linked to the simulated driver, so that sanitizers
+ * see every module.
  *
- * Threads of the first kind share a device and its primary context; each of the second has a device of its own and resets it. In the end
- * all is given back, and the device has never held more than the limit.
+ * First come races of two threads that are certain to happen: the second thread runs inside a driver call of the first.
+ *
+ * Some threads share a device and its primary context; each of the others has a device of its own and resets it. In the end
+ * everything is freed, and the device has never held more than the limit.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -191,7 +193,7 @@ static unsigned any(struct life *l, unsigned below)
     return (unsigned)rand_r(&l->seed) % below;
 }
 
-/* Out of memory is an answer; anything else is a failure. */
+/* Note a result. Out of memory is allowed; any other error is a failure. */
 static void note(struct life *l, CUresult result, int line)
 {
     l->done++;
@@ -385,7 +387,7 @@ static void end(struct life *l)
     NOTE(cuDevicePrimaryCtxRelease_v2(l->device));
 }
 
-/* Lose all contexts, memory and events of the device at once, and all that they held. */
+/* Reset the device, which ends all its contexts, memory and events. */
 static void reset(struct life *l)
 {
     for (int i = 0; i < HELD; i++) {
@@ -415,8 +417,8 @@ static void *live(void *argument)
 
 /* ------------------------------------------------------------------ races for certain */
 
-static void (*meanwhile)(struct life *); /* what happens once, when the driver has answered the call below */
-static struct life *other; /* and to whom */
+static void (*meanwhile)(struct life *); /* called once, when the driver has answered the call below */
+static struct life *other; /* its argument */
 static CUdevice asked_device;
 
 static void let_it_happen(void)
@@ -446,7 +448,7 @@ static CUresult destroy_context(CUcontext context)
     return result;
 }
 
-/* A graph that takes a MiB of each of these devices. */
+/* Run a graph that takes a MiB of each of these devices. */
 static void run_a_graph(struct life *l, CUdevice first, CUdevice last)
 {
     CUgraph graph;
@@ -479,7 +481,7 @@ static void trim_in_another_thread(struct life *l)
     l->failed += pthread_create(&thread, NULL, trim_graphs, l) || pthread_join(thread, NULL);
 }
 
-/* What graphs keep of device `trimmed` is given back by another thread, while this one learns what they keep of device `asked`. */
+/* Another thread trims what graphs keep of device `trimmed`, while this one asks how much they keep of device `asked`. */
 static void check_trim_while_asked(CUdevice asked, CUdevice trimmed)
 {
     struct life lives[2] = {{.number = 0, .device = 0}, {.number = 1, .device = 1}};
@@ -605,7 +607,7 @@ static uint64_t done_by(const struct life *lives)
     return done;
 }
 
-/* The time is over, and so much was done in it that limits were met; a machine that is busy with other things takes longer. */
+/* Return 1 once the time is over and enough was done to reach limits. A busy machine takes longer. */
 static int is_enough(const struct life *lives, uint64_t started)
 {
     uint64_t passed = (now_ns() - started) / UINT64_C(1000000000);

@@ -1,4 +1,4 @@
-/* The compute limit from the hooks to the simulated device, in virtual time: what a process has had by the oracle. */
+/* The compute limit in virtual time, from the hooks to the simulated device. The oracle says how much a process got. */
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ TEST(forced_a_share_holds_alone_and_changes_with_the_page)
 
 TEST(a_ceiling_for_now_holds_whatever_the_share_and_the_policy_and_goes_as_it_came)
 {
-    grant(60, VGPU_CORES_FORCE, 20); /* a more urgent neighbour */
+    grant(60, VGPU_CORES_FORCE, 20); /* a neighbour of higher priority */
     CHECK_SHARE(share_of(plain, "busy_4ms", 5000), 18, 22);
     grant(60, VGPU_CORES_FORCE, 80);
     CHECK_SHARE(share_of(plain, "busy_4ms", 5000), 58, 62);
@@ -99,7 +99,7 @@ TEST(short_kernels_are_held_too)
 TEST(by_default_a_process_alone_is_not_limited)
 {
     grant(20, VGPU_CORES_DEFAULT, 0);
-    share_of(plain, "busy_3ms", 2500); /* until it is known that it is alone */
+    share_of(plain, "busy_3ms", 2500); /* until it knows that it is alone */
     CHECK_SHARE(share_of(plain, "busy_3ms", 2000), 95, 101);
 }
 
@@ -242,7 +242,7 @@ TEST(a_slow_nvml_is_asked_seldom_and_the_share_holds_without_it)
     uint32_t ms = 200, none = 0;
     grant(50, VGPU_CORES_FORCE, 0);
     state_change(machine_current(), slow_nvml, &ms);
-    share_of(plain, "busy_2ms", 500); /* it is found to be slow */
+    share_of(plain, "busy_2ms", 500); /* NVML is found to be slow */
     double got = share_of(plain, "busy_2ms", 5000);
     state_change(machine_current(), slow_nvml, &none);
     stage_region()->columns[0].bucket.tick_ns = 0;

@@ -1,4 +1,4 @@
-/* test_usage.c - how NVML's answers are interpreted, with an NVML that answers as the test wants. */
+/* test_usage.c - how NVML's answers are interpreted, with an NVML that answers as each test wants. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -103,7 +103,7 @@ struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p)
     return atomic_load(&p->slot);
 }
 
-/* Two processes in a namespace of their own: this one, and a sibling whose PID is our parent's, so that both exist. */
+/* Set up two processes in a PID namespace: this one, and a sibling with our parent's PID, so that both exist. */
 static struct vgpu_process *fresh(uint32_t host_pid, uint32_t siblings)
 {
     memset(&region, 0, sizeof region);
@@ -166,7 +166,7 @@ TEST(a_process_finds_itself_under_either_pid)
     p = fresh(ON_HOST, 0);
     lists((unsigned)getpid(), 4 * MIB);
     CHECK_EQ(memory_shown(p), 4 * MIB);
-    p = fresh(0, 0); /* and without the agent, where the list has nobody whom we do not see */
+    p = fresh(0, 0); /* also without the agent, if the list has nobody outside our sight */
     lists((unsigned)getpid(), 4 * MIB);
     lists((unsigned)getppid(), 7 * MIB);
     CHECK_EQ(memory_shown(p), 4 * MIB);
@@ -178,7 +178,7 @@ TEST(a_neighbour_whose_pid_on_the_host_is_ours_here_is_not_us)
     lists((unsigned)getpid(), 9 * MIB);
     lists(ON_HOST, 3 * MIB);
     CHECK_EQ(memory_shown(p), 3 * MIB);
-    p = fresh(0, 0); /* the agent has not looked yet, and our own entry is among those that we cannot tell */
+    p = fresh(0, 0); /* the agent has not looked yet, so our own entry cannot be told from others */
     lists((unsigned)getpid(), 9 * MIB);
     lists(ON_HOST, 3 * MIB);
     CHECK_EQ(memory_shown(p), NOT_KNOWN);
@@ -258,7 +258,7 @@ TEST(a_list_that_hides_others_does_not_prove_that_there_are_none)
     CHECK_EQ(measured(p, 0).neighbours, 1);
     region.columns[0].bucket.others_ns = 0;
     CHECK_EQ(measured(p, 0).neighbours, 0);
-    listed[0].pid = ON_HOST; /* this driver hides nobody */
+    listed[0].pid = ON_HOST; /* this driver omits nobody */
     CHECK_EQ(measured(p, 0).neighbours, 0);
     lists(777777, MIB);
     CHECK_EQ(measured(p, 0).neighbours, 1);
@@ -297,7 +297,7 @@ TEST(impossible_samples_count_for_nothing)
     shows(ON_HOST, 90);
     CHECK_EQ(measured(p, 1).percent, 100);
     for (unsigned i = 0; i < samples_count; i++) {
-        samples[i].timeStamp = 1; /* stale: as old as the last one that was compared */
+        samples[i].timeStamp = 1; /* outdated: as old as the last one that was compared */
     }
     measured(p, 0);
     samples_count = UINT32_MAX;

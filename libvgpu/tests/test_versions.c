@@ -1,5 +1,5 @@
-/* test_versions.c - on drivers of several generations, whatever version and stream kind is asked for, cuGetProcAddress
- * never hands out a function that has a hook, and what it hands out holds the limit. */
+/* test_versions.c - on drivers of several generations, cuGetProcAddress never returns a function that has a hook, whatever
+ * version and stream kind is requested, and what it returns keeps the limit. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Which launches are measured, and what of their time is not their own. Of kernels that fill the device, in two streams of a process,
- * an event is there when its stream has come so far, and then the kernel waits for the other stream's. */
+/* Which launches are measured, and which part of their time is not their own. If kernels in two streams fill the device, an
+ * event gets its time when its stream has reached it, but the kernel behind it waits for the other stream's. */
 #include <stddef.h>
 
 #include "throttle.h"
