@@ -152,11 +152,13 @@ bench-waiting: $(SETUP)  ## a full cluster in which thousands wait, quotas, fore
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py
 	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/crowd_bench.py,waiting)
 
+CLUSTER_BENCH = $(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
+  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) \
+  $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(GATE),--gate) $(if $(AGENTS),--agents) --note "$(NOTE)"
+
 # With NOTE= the report says what else the machine was doing; it means little on one that is busy.
-bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 GATE=1 -> build/bench/cluster.json
-	@$(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
-	  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) \
-	  $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(GATE),--gate) --note "$(NOTE)"
+bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 GATE=1 AGENTS=1 -> build/bench/cluster.json
+	@$(if $(AGENTS),$(call recorded,$(CLUSTER_BENCH),cluster),$(CLUSTER_BENCH))
 
 bench-events: $(SETUP)  ## a Filter beside a thousand watch events a second -> build/bench/events.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/events_bench.py

@@ -9,6 +9,9 @@ bookkeeping, not of kernels.
                         upper end of the bucket of the 99th percentile, with the kubelet's List
     prestart_crowd_ms   the same of the other pods, ten at once: stand-ins and agent share the CPUs
     resize_ms_p99       from the write of a larger amount to the page that shows it
+    start_150_s         from the first create of 150 pods at once until all run, on an agent of its
+                        own
+    idle_rss_mib        resident, with 8 devices and no pod, on an agent of its own
     scrape_ms_p99       one GET of /metrics with all series
     idle_cpu_percent    of one CPU, by /proc, while nothing changes
     rss_mib             resident, afterwards
@@ -33,17 +36,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_stage import Stage, a_stage, until
 from perf.bench_report import report
-from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.names import ANNOTATION_REQUEUE
+from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_nodeagent.enforcement.page import read_page
 
 DEVICES, PODS_STARTED, ALONE, AT_ONCE = 16, 150, 100, 10
 SHARE_MIB, LARGER_MIB = 1024, 1536
 RESIZES, SCRAPES = 100, 50
 IDLE_S = 20.0
+STAGES = ("idle", "crowd", "pods")
+FEW = 8
+"""Devices of an ordinary node."""
 BARS = {
     "prestart_p99_ms": 50.0,
     "resize_ms_p99": 1000.0,
     "rss_mib": 200.0,
+    "idle_rss_mib": 90.0,
     "idle_cpu_percent": 3.0,
 }
 OUT = Path("build/bench/agent.json")
@@ -127,7 +135,7 @@ async def scrape_ms(stage: Stage) -> dict[str, float]:
 
 
 async def resize_ms(stage: Stage, claims: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Grow a hundred claims one after the other; includes the operator's two writes."""
+    """Grow a hundred claims one after the other; includes the operator's three writes."""
     took = []
     for number, claim in enumerate(claims[:RESIZES]):
         name = claim["metadata"]["name"]
@@ -144,6 +152,9 @@ async def resize_ms(stage: Stage, claims: Sequence[dict[str, Any]]) -> dict[str,
             namespace="default",
             subresource="status",
         )
+        annotations = {ANNOTATION_REQUEUE: f"generation {LARGER_MIB}"}
+        changes = {"metadata": {"annotations": annotations}}
+        await stage.api.merge_patch(PODS, name, changes, namespace="default")
         await until(lambda page=page: says(page, LARGER_MIB), pause_s=0.001)  # type: ignore[misc]
         took.append((time.perf_counter() - began) * 1000)
     return {
@@ -178,15 +189,24 @@ def rss_mib(pid: int) -> float:
 
 async def run(folder: Path) -> dict[str, float]:
     """Set the stage, measure, and clear it away."""
-    async with a_stage(
-        folder, devices=DEVICES, pods=PODS_STARTED + 10, log_level="WARNING"
-    ) as stage:
-        return await measured(stage)
+    idle_folder, crowd_folder, pods_folder = (folder / name for name in STAGES)
+    async with a_stage(idle_folder, devices=FEW, pods=10, log_level="WARNING") as stage:
+        idle = {"idle_cpu_percent_of_8": await idle_cpu_percent(stage)}
+        idle["idle_rss_mib"] = rss_mib(stage.pid)
+    most = PODS_STARTED + 10
+    async with a_stage(crowd_folder, devices=DEVICES, pods=most, log_level="WARNING") as stage:
+        began = time.monotonic()
+        await start_pods(stage, range(PODS_STARTED), at_once=PODS_STARTED)
+        idle["start_150_s"] = time.monotonic() - began
+    async with a_stage(pods_folder, devices=DEVICES, pods=most, log_level="WARNING") as stage:
+        return {**idle, **await measured(stage)}
 
 
 def main() -> int:
     """Measure, write the results, and fail if a figure is above its bar."""
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
+        for name in STAGES:
+            (Path(folder) / name).mkdir()
         figures = asyncio.run(run(Path(folder)))
     shape = {"cards": DEVICES, "slots": DEVICES * 10, "pods": PODS_STARTED}
     return report(figures, bars=BARS, shape=shape, out=OUT)

@@ -118,11 +118,35 @@ PROMISES = (
     ),
     Promise("memory of an agent with 16 GPUs and 150 pods", "agent", "figures.rss_mib", "MiB", 200),
     Promise(
+        "memory of an agent with 8 GPUs and no pod", "agent", "figures.idle_rss_mib", "MiB", 90
+    ),
+    Promise(
+        "start of 150 pods at once on a node, with the stand-in kubelet",
+        "agent",
+        "figures.start_150_s",
+        "s",
+    ),
+    Promise(
         "CPU of that agent while nothing changes, of one core",
         "agent",
         "figures.idle_cpu_percent",
         "%",
         3,
+    ),
+    Promise(
+        "kube-apiserver's CPU of a pod, all agents connected, in plain pods of the same run",
+        "cluster",
+        "sizes.*.ratios.with_agents",
+        "",
+        4.2,
+    ),
+    Promise("the same without agents", "cluster", "sizes.*.ratios.without_agents", "", 3.5),
+    Promise(
+        "kube-apiserver's CPU of a thousand idle agents, cores",
+        "cluster",
+        "sizes.*.ratios.idle_cores_a_thousand",
+        "",
+        0.01,
     ),
     Promise(
         "a review of a pod at 200 pods a second, p99",

@@ -178,8 +178,11 @@ class _Shares:
         self._ref = ref
         self._now = now
 
+    def pod(self) -> Pod:
+        return find_users(self._ref, self._node.view.pods.objects.values()).pod
+
     async def consumer(self) -> Consumer:
-        return Consumer(find_users(self._ref, self._node.view.pods.objects.values()).pod, ())
+        return Consumer(self.pod(), ())
 
     def accept(self, claim: VGPUClaim, allocation: Allocation) -> None:
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
@@ -219,11 +222,14 @@ class _Opened:
         self._node = node
         self._held = held
 
-    async def consumer(self) -> Consumer:
+    def pod(self) -> Pod:
         pod = self._node.view.pod_with_uid(self._held.pod_uid)
         if pod is None or pod.is_terminal:
             raise Refused(Why.POD_ENDED, f"pod {self._held.pod_name} has ended")
-        return Consumer(pod, ())
+        return pod
+
+    async def consumer(self) -> Consumer:
+        return Consumer(self.pod(), ())
 
     def accept(self, claim: VGPUClaim, allocation: Allocation) -> None:
         if not _has_init_again(claim, self._held):

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.errors import (
     DriverFilesMissing,
@@ -72,6 +73,13 @@ class _Found:
 
 class Applicant(Protocol):
     """What the kubelet asks devices for: the slots of a container, or a ResourceClaim."""
+
+    def pod(self) -> Pod | None:
+        """Return the pod whose claims are to be read, as far as records on this node show it.
+
+        Raises:
+            Refused: There is none yet.
+        """
 
     async def consumer(self) -> Consumer:
         """Find the pod and the containers, without an await after the last record is read.
@@ -179,8 +187,10 @@ class Granting:
             raise Refused(
                 Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
             )
-        found.consumer = await applicant.consumer()
-        await self._node.claims.read_for(found.consumer.pod)
+        # PodResources is asked only after this await; it is slow and rate-limited.
+        pod = applicant.pod()
+        if pod is not None:
+            await self._node.claims.read_for(pod)
         consumer, claim, allocation = await self._look_up(applicant, found)
         if consumer.of_another:  # it has its devices and limits from that plugin
             return Start(consumer, claim, {}, ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
+from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import Mount
@@ -109,6 +110,15 @@ class _Slots:
         self._node = node
         self._ids = ids
         self._init_starts = init_starts
+
+    def pod(self) -> Pod | None:
+        node, ids = self._node, frozenset(self._ids)
+        try:
+            entries = node.kubelet.entries()
+        except KubeletUnavailable as error:
+            raise Refused(Why.KUBELET_UNAVAILABLE, str(error)) from error
+        uid = next((entry.pod_uid for entry in entries if entry.slot_ids == ids), "")
+        return node.view.pod_with_uid(uid)
 
     async def consumer(self) -> Consumer:
         node = self._node

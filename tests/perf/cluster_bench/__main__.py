@@ -37,6 +37,9 @@ def main() -> None:
         "--allocated", type=int, default=0, help="pods that have their slices before the others"
     )
     parser.add_argument(
+        "--agents", action="store_true", help="and the same pods with the watches of all agents"
+    )
+    parser.add_argument(
         "--cold-start", action="store_true", help="and start all operators anew, at the end"
     )
     parser.add_argument(
@@ -52,7 +55,7 @@ def main() -> None:
     fewest = min(options.sizes)
     if options.claims < 0:
         parser.error(f"--claims: Invalid value: {options.claims:g}: 0 or more a second")
-    pods = options.pods * (2 if options.failover else 1)
+    pods = options.pods * (1 + options.failover + options.agents)
     most = fewest * DEVICES_PER_NODE * FILLED
     if not 0 <= options.allocated <= most:
         parser.error(f"--allocated: Invalid value: {options.allocated}: 0 to {most} pods")
@@ -82,6 +85,7 @@ def main() -> None:
                 failover=options.failover,
                 lease_s=options.lease,
                 allocated=options.allocated,
+                agents=options.agents,
                 cold_start=options.cold_start,
             )
             found: dict[str, Any] = {}
@@ -106,6 +110,9 @@ def measure(nodes: int, load: Load, found: dict[str, Any]) -> None:
         ours = found["ours"] = {}
         stage.ours(load, ours)
         say(f"{nodes} nodes, ours: {brief(ours)}")
+        if agents := ours.get("agents"):
+            found["ratios"] = ratios(nodes, found["plain"], ours, agents)
+            say(f"{nodes} nodes, agents: {brief(agents)}; {found['ratios']}")
         if claims := ours.get("claims"):
             times = claims["create_to_allocated_s"]
             say(f"{nodes} nodes, claims at {claims['per_s']:g}/s: {claims['allocated']}, {times} s")
@@ -121,6 +128,20 @@ def measure_gate(nodes: int, load: Load, found: dict[str, Any]) -> None:
         gate = found["gate"] = {}
         stage.ours(load, gate, overlay="gate")
         say(f"{nodes} nodes, gate: {brief(gate)}")
+
+
+def ratios(
+    nodes: int, plain: dict[str, Any], ours: dict[str, Any], agents: dict[str, Any]
+) -> dict[str, float]:
+    """Return kube-apiserver's CPU time a pod in plain pods, and for a thousand agents at rest."""
+    server = "kube-apiserver"
+    of_plain = plain["cpu_ms_per_pod"][server]
+    at_rest = agents["idle_cores"][server] - agents["idle_cores_without"][server]
+    return {
+        "without_agents": round(ours["cpu_ms_per_pod"][server] / of_plain, 2),
+        "with_agents": round(agents["cpu_ms_per_pod"][server] / of_plain, 2),
+        "idle_cores_a_thousand": round(at_rest * 1000 / nodes, 4),
+    }
 
 
 def brief(found: dict[str, Any]) -> str:

@@ -21,11 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from vgpu_api.effective import Use
-from vgpu_api.names import API_VERSION, FIELD_MANAGER_AGENT, device_object_name
-from vgpu_api.resources import GPU_DEVICES, NODES
+from vgpu_api.names import (
+    AGENT_NAMESPACE,
+    API_VERSION,
+    FIELD_MANAGER_AGENT,
+    device_object_name,
+)
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
+from vgpu_local.agent_pod import create_agent_pod
 from vgpu_local.nodes import device_uuid
 from vgpu_nodeagent.discovery.drivers.base import DeviceLink, PhysicalDevice
 from vgpu_nodeagent.discovery.inventory import DeviceCapacity
@@ -158,6 +164,33 @@ async def make_devices(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
     )
     with contextlib.closing(Etcd(etcd)) as store:
         await asyncio.to_thread(_copy_devices, store, name, node_uids)
+
+
+async def make_agent_pods(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
+    """Make the pod of each node's agent, as a kubelet that finds it ready shows it.
+
+    Args:
+        api: An administrator's.
+        etcd: The Unix socket of etcd's clients.
+        node_uids: By the nodes' names.
+    """
+    first = next(iter(node_uids))
+    name = await create_agent_pod(api, first)
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": _SINCE}
+    status = {"status": {"phase": "Running", "conditions": [ready]}}
+    await api.merge_patch(PODS, name, status, namespace=AGENT_NAMESPACE, subresource="status")
+    pod = await api.get(PODS, name, namespace=AGENT_NAMESPACE)
+    text = json.dumps({**pod, "apiVersion": "v1", "kind": PODS.kind})
+
+    def copies() -> Iterator[tuple[str, Object]]:
+        for node in node_uids:
+            made = json.loads(text.replace(first, node))
+            made["metadata"]["uid"] = str(uuid.uuid4())
+            yield f"/registry/pods/{AGENT_NAMESPACE}/{made['metadata']['name']}", made
+
+    with contextlib.closing(Etcd(etcd)) as store:
+        for pair in islice(copies(), 1, None):  # the first is what they are copies of
+            await asyncio.to_thread(store.put, [pair])
 
 
 def _copy_devices(etcd: Etcd, name: str, node_uids: dict[str, str]) -> None:

@@ -26,7 +26,13 @@ from perf.cluster_bench import measures
 from perf.cluster_bench.allocated import make_allocated
 from perf.cluster_bench.check import promises
 from perf.cluster_bench.load import LABEL
-from perf.cluster_bench.paper import UNTAINTED, kinds_are_served, make_devices, make_nodes
+from perf.cluster_bench.paper import (
+    UNTAINTED,
+    kinds_are_served,
+    make_agent_pods,
+    make_devices,
+    make_nodes,
+)
 from perf.cluster_bench.timed import NAMESPACE
 from vgpu_api.resources import LEASES, PODS
 from vgpu_client.api import Api
@@ -50,6 +56,7 @@ _SETTLED_SHARE = 0.05
 _SETTLE_LIMIT_S = 900.0
 _READY_LIMIT_S = 600.0
 _STILL_LIMIT_S = 60.0
+_IDLE_S = 60.0
 _AT_ONCE = 32
 
 
@@ -66,6 +73,7 @@ class Load:
         failover: The same pods again after that, and the leader killed under them.
         lease_s: The operator's Lease.
         allocated: So many pods have their slices already.
+        agents: The same pods again with the watches of all agents, and the cost of these at rest.
         cold_start: At the end, end all replicas of the operator at once and start them again.
     """
 
@@ -76,6 +84,7 @@ class Load:
     failover: bool = False
     lease_s: int = LEASE_S
     allocated: int = 0
+    agents: bool = False
     cold_start: bool = False
 
 
@@ -129,6 +138,8 @@ class Stage(Started):
         apply(self._plane, ROOT / "crds")
         self._loop.run(kinds_are_served(self._api))
         self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
+        if load.agents:
+            self._loop.run(make_agent_pods(self._api, self._plane.etcd_socket, self._node_uids))
         began = time.monotonic()
         with InstalledCluster(
             [],
@@ -162,6 +173,8 @@ class Stage(Started):
             settle(pids)
         found |= self._measure("ours", load, pids, ("--with-devices",))
         found["leader"] = cluster.leader().name
+        if load.agents:
+            found["agents"] = self._measure_agents(load, pids)
         if load.claims_per_s:
             found["claims"] = self._measure_claims(load, pids)
         if load.failover:
@@ -202,6 +215,24 @@ class Stage(Started):
             "create_to_allocated_s": measures.summarized([at - sent[n] for n, at in bound.items()]),
             **{key.replace("per_pod", "per_claim"): found for key, found in spent.items()},
         }
+
+    def _measure_agents(self, load: Load, pids: Mapping[str, int]) -> dict[str, Any]:
+        """Run the pods once more with an agent of each node connected; and see both at rest."""
+        settle(pids)
+        alone = _idle(pids)
+        with self._child("agents", "--count", str(self._nodes)) as agents:
+            _await_ready(agents)
+            settle(pids)
+            connected = _idle(pids)
+            found = self._measure(
+                "agents", load, {**pids, "agents": agents.pid}, ("--with-devices",)
+            )
+            return {
+                **found,
+                "idle_cores": connected,
+                "idle_cores_without": alone,
+                "asked": _asked(agents, pids),
+            }
 
     def _measure_failover(
         self, load: Load, cluster: InstalledCluster, killed_after_s: float
@@ -365,6 +396,20 @@ def _begin(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     process.stdin.write(b"go\n")
     process.stdin.flush()
+
+
+def _asked(agents: subprocess.Popen[bytes], pids: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the agents have asked and been told so far."""
+    _begin(agents)
+    return _end(agents, pids)
+
+
+def _idle(pids: Mapping[str, int]) -> dict[str, float]:
+    """Return how many cores each process uses while nothing is asked of it."""
+    before, began = measures.used(pids).processes, time.monotonic()
+    time.sleep(_IDLE_S)
+    after, wall_s = measures.used(pids).processes, time.monotonic() - began
+    return {name: round((after[name] - before[name]) / wall_s, 4) for name in pids}
 
 
 def _end(process: subprocess.Popen[bytes], pids: Mapping[str, int]) -> dict[str, Any]:

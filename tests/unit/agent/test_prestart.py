@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_bench import GPU_0, SLOT, Bench, Call, a_bench, a_bound_pod, a_claim_for
+from agent_bench import GPU_0, SLOT, Bench, Call, CopiesStand, a_bench, a_bound_pod, a_claim_for
 from agent_node import T4_MIB
 from builders import a_container, a_pod
 from vgpu_api.core.pod import Pod
@@ -16,6 +16,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.kubelet.pod_resources import PodListing
 from vgpu_nodeagent.state.node_view import nvidias_part
 
 
@@ -37,6 +38,29 @@ async def test_a_claim_for_this_very_pod_opens_the_allocation(bench: Bench) -> N
     slot_allocation = await bench.start(pod, "slot-0")
     assert bench.node.allocations.content(slot_allocation).state is PageState.GRANT
     assert bench.node.checkpoint.state.slot_allocations[slot_allocation].pod_uid == pod.metadata.uid
+
+
+async def test_the_kubelet_is_asked_once_and_after_the_claim_was_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PodResources is rate-limited for the whole node, and old once something was awaited."""
+    asked: list[str] = []
+    listing = bench.kubelet.list
+
+    async def read_for(pod: Pod) -> None:
+        asked.append(pod.metadata.name)
+
+    async def list_slots() -> PodListing:
+        asked.append("kubelet")
+        return await listing()
+
+    monkeypatch.setattr(CopiesStand, "read_for", staticmethod(read_for))
+    monkeypatch.setattr(type(bench.kubelet), "list", staticmethod(list_slots))
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    bench.view.claims.added(a_claim_for(pod))
+    await bench.start(pod, "slot-0")
+    assert asked == ["pod-1", "kubelet"]
 
 
 async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(

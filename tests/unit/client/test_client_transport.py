@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,6 +32,7 @@ from vgpu_client.errors import (
     Unknown,
     Unreachable,
 )
+from vgpu_client.session import Sockets
 from vgpu_local.pki import Authority
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -427,3 +429,15 @@ async def test_the_time_of_day_is_the_servers_whichever_way_it_is_asked(
             with suppress(ClientError):  # an empty watch
                 await ask(api)
             assert abs(leader.unix() - time.time() - skew_s) < 5
+
+
+def test_a_server_that_is_gone_without_a_word_is_noticed_long_before_a_missed_bookmark() -> None:
+    """Nothing else ends a watch whose server was cut off before 90 s have passed."""
+    address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
+    with Sockets()(address) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle_s, interval_s, count = (
+            made.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+    assert idle_s + interval_s * count <= 25

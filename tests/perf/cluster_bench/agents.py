@@ -1,0 +1,182 @@
+"""Holds what the agents of many nodes hold at the API server; its own process.
+
+Each agent has a TLS connection of its own, HTTP/1.1 as in the real one, and watches the pods of its
+node on it. It reads the claim of a pod that comes to its node twice, as the real agent does when
+the pod is bound and before its container starts. All act as an administrator: what impersonating
+the node costs at the begin of a watch is missing.
+
+Prints `ready` when every watch has been answered, and the counts so far after a line on its
+standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import queue
+import random
+import re
+import resource
+import selectors
+import socket
+import ssl
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPSConnection
+from urllib.parse import urlsplit
+
+from perf.cluster_bench.load import LABEL
+from perf.cluster_bench.paper import node_name
+from vgpu_api.names import pod_claim_name
+from vgpu_client.connection import Connection, login
+
+WATCH_S = 300
+"""As in `vgpu_client.reflector`; the first of each ends earlier, lest they all end at once."""
+_CONNECTING = 16
+_READING = 8
+_POD = re.compile(rb'"metadata":\{"name":"([^"]+)","namespace":"([^"]+)","uid":"([^"]+)"')
+_VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
+
+
+@dataclass(slots=True)
+class Watch:
+    """The watch of one node's agent.
+
+    Attributes:
+        node: The node's name.
+        socket: The connection.
+        version: The version up to which it has been told.
+        unread: What has come of a line.
+        last: The last whole line.
+        seen: UIDs of the pods whose claims have been read.
+    """
+
+    node: str
+    socket: ssl.SSLSocket
+    version: str = "0"
+    unread: bytes = b""
+    last: bytes = b""
+    seen: set[bytes] = field(default_factory=set)
+
+
+class SimulatedAgents:
+    """The agents of nodes 0 to `count` - 1.
+
+    Args:
+        connection: The API server.
+        token: A bearer token for it.
+        count: How many.
+    """
+
+    def __init__(self, connection: Connection, token: str, count: int) -> None:
+        assert connection.tls is not None
+        self._tls = connection.tls
+        self._host, self._port = urlsplit(connection.server).netloc.rsplit(":", 1)
+        self._head = f"Host: {self._host}\r\nAuthorization: {token}\r\nAccept: application/json\r\n"
+        self._token = token
+        self._nodes = [node_name(number) for number in range(count)]
+        self._selector = selectors.DefaultSelector()
+        self._claims: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.counts: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Open all connections and begin to watch."""
+        for _ in range(_READING):
+            threading.Thread(target=self._read_claims, daemon=True).start()
+        with ThreadPoolExecutor(_CONNECTING) as pool:
+            for watch in pool.map(self._connected, self._nodes):
+                self._ask(watch, random.randint(WATCH_S // 10, WATCH_S))
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += watch.socket.recv(4096)
+                if not head.startswith(b"HTTP/1.1 200"):
+                    raise RuntimeError(head.decode(errors="replace"))
+                watch.socket.setblocking(False)
+                self._selector.register(watch.socket, selectors.EVENT_READ, watch)
+                self._take(watch, head.partition(b"\r\n\r\n")[2])
+
+    def follow(self) -> None:
+        """Take what comes, for ever."""
+        while True:
+            for key, _ in self._selector.select():
+                watch: Watch = key.data
+                try:
+                    while said := watch.socket.recv(65536):
+                        self._take(watch, said)
+                    raise ConnectionError(f"the watch of {watch.node} was closed")
+                except ssl.SSLWantReadError:
+                    continue
+
+    def _connected(self, node: str) -> Watch:
+        plain = socket.create_connection((self._host, int(self._port)))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Watch(node, self._tls.wrap_socket(plain, server_hostname=self._host))
+
+    def _ask(self, watch: Watch, seconds: int) -> None:
+        path = (
+            f"/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3D{watch.node}"
+            f"&resourceVersion={watch.version}&allowWatchBookmarks=true&timeoutSeconds={seconds}"
+        )
+        watch.socket.sendall(f"GET {path} HTTP/1.1\r\n{self._head}\r\n".encode())
+        self.counts["watches"] += 1
+
+    def _take(self, watch: Watch, said: bytes) -> None:
+        *lines, watch.unread = (watch.unread + said).split(b"\n")
+        for line in lines:
+            last, watch.last = watch.last, line
+            if line == b"\r" and last == b"0\r":  # the end of the last chunk
+                self._ask_again(watch)
+            if line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
+                raise RuntimeError(f"the watch of {watch.node}: {line!r}")
+            if b'"type":' not in line:
+                continue  # sizes of chunks, headers
+            self.counts["bookmarks" if b'"BOOKMARK"' in line else "events"] += 1
+            if versions := _VERSION.findall(line):
+                watch.version = versions[0].decode()
+            found = _POD.search(line)
+            if found and f'"{LABEL}":"'.encode() in line and found[3] not in watch.seen:
+                watch.seen.add(found[3])
+                name, namespace, uid = (each.decode() for each in found.groups())
+                claim = pod_claim_name(name, uid)
+                path = f"/apis/vgpu.dev/v1alpha1/namespaces/{namespace}/vgpuclaims/{claim}"
+                self._claims.put(path)  # when it is bound
+                self._claims.put(path)  # before its container starts
+
+    def _ask_again(self, watch: Watch) -> None:
+        watch.socket.setblocking(True)
+        self._ask(watch, WATCH_S)
+        watch.socket.setblocking(False)
+
+    def _read_claims(self) -> None:
+        api = HTTPSConnection(self._host, int(self._port), context=self._tls)
+        while True:
+            api.request("GET", self._claims.get(), headers={"Authorization": self._token})
+            answer = api.getresponse()
+            answer.read()
+            self.counts[f"claims read: {answer.status}"] += 1
+
+
+def main() -> None:
+    """Read the arguments and hold the watches."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kubeconfig", required=True, help="of an administrator")
+    parser.add_argument("--count", type=int, required=True, help="number of agents")
+    options = parser.parse_args()
+    connection = asyncio.run(login(options.kubeconfig))
+    headers = asyncio.run(connection.credentials.headers())
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    agents = SimulatedAgents(connection, headers["Authorization"], options.count)
+    agents.start()
+    print("ready", flush=True)
+    threading.Thread(target=agents.follow, daemon=True).start()
+    for _ in sys.stdin:
+        print(json.dumps(agents.counts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
