@@ -160,6 +160,13 @@ class Cache:
         is_its_own = found is not None and is_owned_by(found, pod.uid)
         return replace(pod, is_handed_over=is_allocated and is_its_own)
 
+    def resource_claim_uid(self, pod: GPUPod) -> str:
+        """Return the UID of the pod's own ResourceClaim; empty if there is none, or it ends."""
+        found = self.resource_claims.get(resource_claim_of(pod)) if pod.resource_claim else None
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return ""
+        return found.metadata.uid if is_owned_by(found, pod.uid) else ""
+
     def pods_of_resource_claim(self, key: ResourceKey) -> list[GPUPod]:
         """Return the pods that name a ResourceClaim as the one of their devices."""
         return [self._pods[uid] for uid in sorted(self._by_resource_claim.get(key, ()))]

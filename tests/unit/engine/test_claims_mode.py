@@ -150,7 +150,9 @@ async def test_a_pod_gets_its_claim_first_and_then_an_allocated_resource_claim()
         "patch status",
         "create resourceclaims",
         "patch status",
+        "patch status",
     ]
+    assert allocation.resource_claim_uid == found["metadata"]["uid"]
 
 
 async def test_the_node_is_nominated_so_that_kube_scheduler_looks_at_no_other() -> None:
@@ -270,10 +272,13 @@ async def test_another_node_is_chosen_when_kube_scheduler_takes_the_allocation_a
     kube_scheduler_takes_away(world, pod)
     await world.settle()
     second = node_of(world, pod)
+    found = stored(world, pod)
+    assert found is not None
     assert {first, second} == {"node-1", "node-2"}
     allocation = world.claim_of(pod).status.allocation
     assert allocation is not None
     assert allocation.node_name == second
+    assert allocation.resource_claim_uid == found["metadata"]["uid"]
     assert use_of(world.ledger, f"GPU-{int(first[-1]) - 1}").memory_mib == 0
 
 

@@ -32,7 +32,7 @@ from vgpu_operator.engine.claims.writes import write, write_desired
 from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
 from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
 from vgpu_operator.engine.nodes.agents import Absent, absent_agent
-from vgpu_operator.engine.resource_claims.hand_over import hand_over_bound
+from vgpu_operator.engine.resource_claims.hand_over import hand_over_bound, name_resource_claim
 from vgpu_operator.engine.scheduling.gate import lift_gate, note_lifted, replace_stuck
 from vgpu_operator.engine.scheduling.places import adopt, unreserve
 from vgpu_operator.engine.scheduling.requeue import clear_nomination
@@ -382,6 +382,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     keep_for_next_pod,
     lift_gate,
     hand_over_bound,
+    name_resource_claim,
     replace_stuck,
     read_lapsed,
     return_init_devices,

@@ -24,6 +24,8 @@ from vgpu_api.resources import RESOURCE_CLAIMS
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_client.clock import rfc3339
 from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.status import with_devices
+from vgpu_operator.engine.claims.writes import write
 from vgpu_operator.engine.effects import Effect, RecordEvent, Requeue, WriteResourceClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.resource_claims.known import ResourceKey, resource_claim_of
@@ -88,6 +90,22 @@ def hand_over_bound(claim: VGPUClaim, state: State) -> Effect | None:
     if _is_busy(state, resource_claim_of(pod)) or _is_too_early(state, pod):
         return None
     return _allocate(state, pod, claim)
+
+
+def name_resource_claim(claim: VGPUClaim, state: State) -> Effect | None:
+    """Write the UID of the ResourceClaim into the allocation that it shows.
+
+    The agent prepares no other for it, and knows by it which devices are given so. It is known only
+    after the decision was written, so this is one more write; binding the pod takes longer.
+    """
+    allocation, reserved = claim.status.allocation, claim.status.reserved_for
+    pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
+    uid = "" if pod is None else state.cache.resource_claim_uid(pod)
+    if allocation is None or not uid or allocation.resource_claim_uid == uid:
+        return None
+    return write(
+        claim, with_devices(claim, allocation.model_copy(update={"resource_claim_uid": uid}))
+    )
 
 
 def _is_busy(state: State, key: ResourceKey) -> bool:

@@ -39,7 +39,7 @@ def reserve(
         plan: The plan, which must not be a refusal.
         pod: The pod it is for; None for an Immediate claim, which serves whichever pod comes.
     """
-    allocation = _named(state, plan.allocation())
+    allocation = _named(state, plan.allocation(), pod)
     former = state.reservations.of_claim(key)
     claim = state.cache.claim(key)
     standing = None if claim is None else claim.status.allocation
@@ -306,13 +306,14 @@ def _no_longer_expected(state: State, uid: str) -> None:
             state.ledger.forget_pod(uid)
 
 
-def _named(state: State, allocation: Allocation) -> Allocation:
-    """Return the allocation with a new id, the UID of its node, and the current time."""
+def _named(state: State, allocation: Allocation, pod: GPUPod | None) -> Allocation:
+    """Return the allocation with a new id, the UIDs of node and ResourceClaim, and the time."""
     node = state.cache.nodes.get(allocation.node_name)
     return allocation.model_copy(
         update={
             "id": state.new_id(),
             "node_uid": node.metadata.uid if node is not None else "",
+            "resource_claim_uid": "" if pod is None else state.cache.resource_claim_uid(pod),
             "allocated_time": rfc3339(state.unix),
         }
     )
