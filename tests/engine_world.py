@@ -15,8 +15,8 @@ from typing import Any
 from memory_api import MemoryApi
 from oracle import Amounts, needed_by, of_init, ordinary_init, total_of
 from replica import Replica
-from vgpu_api.core import Pod
-from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
+from vgpu_api.core import Pod, ResourceClaim
+from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_client.errors import Conflict, NotFound
 from vgpu_operator.engine.leader.fence import may_be_decided
@@ -50,7 +50,7 @@ class LateApi(MemoryApi):
         metadata = stored["metadata"]
         self.news.append(("PUT " + resource.plural, stored))
         going = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
-        if going and resource is VGPU_CLAIMS:
+        if going and resource in (VGPU_CLAIMS, RESOURCE_CLAIMS):
             self.vanish(resource, metadata["name"], namespace=metadata["namespace"])
         return stored
 
@@ -125,6 +125,8 @@ class World:
                 operator.device(uuid=uuid, node=node, memory_mib=mib)
             for raw in self.api.all(VGPU_CLAIMS):
                 operator.news.claim_changed(VGPUClaim.read(raw))
+            for raw in self.api.all(RESOURCE_CLAIMS):
+                operator.news.resource_claim_changed(ResourceClaim.model_validate(raw))
             for raw in self.api.all(PODS):
                 operator.news.pod_changed(Pod.model_validate(raw))
             operator.engine.lead()
@@ -169,6 +171,10 @@ class World:
                 news.claim_changed(VGPUClaim.read(raw))
             case "GONE vgpuclaims":
                 news.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
+            case "PUT resourceclaims":
+                news.resource_claim_changed(ResourceClaim.model_validate(raw))
+            case "GONE resourceclaims":
+                news.resource_claim_gone(metadata["namespace"], metadata["name"], metadata["uid"])
 
     def lose_the_watch(self) -> None:
         """Lose all events; a list shows what exists and what is missing."""
@@ -177,9 +183,9 @@ class World:
         for what, raw in missed:
             if raw["metadata"]["uid"] not in there:
                 self._tell("GONE " + what.split()[1], raw, was_seen=False)
-        for kind, resource in (("PUT vgpuclaims", VGPU_CLAIMS), ("PUT pods", PODS)):
+        for resource in (VGPU_CLAIMS, RESOURCE_CLAIMS, PODS):
             for raw in self.api.all(resource):
-                self._tell(kind, raw, was_seen=True)
+                self._tell(f"PUT {resource.plural}", raw, was_seen=True)
 
     # What stands and what runs.
 
