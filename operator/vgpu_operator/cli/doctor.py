@@ -19,7 +19,7 @@ from math import isfinite
 import yaml
 from cryptography import x509
 
-from vgpu_api import names
+from vgpu_api import dra, names
 from vgpu_api.agent_pods import is_agents
 from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
@@ -28,6 +28,7 @@ from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_USER, SCHEDULER_NAME
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
     ENDPOINT_SLICES,
     EVENTS,
     GPU_DEVICES,
@@ -35,6 +36,7 @@ from vgpu_api.resources import (
     MUTATING_WEBHOOKS,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
     SECRETS,
     VALIDATING_WEBHOOKS,
     VGPU_CLAIMS,
@@ -77,6 +79,7 @@ _READ = (
     VALIDATING_WEBHOOKS,
     POLICIES,
     BINDINGS,
+    DEVICE_CLASSES,
 )
 _POLICIES = (
     "vgpu-admitted",
@@ -92,6 +95,14 @@ _POLICIES = (
     "vgpu-nodes",
     "vgpu-pods",
 )
+_POLICIES_OF_CLAIMS = (
+    "vgpu-allocations",
+    "vgpu-claim-names",
+    "vgpu-claim-tolerations",
+    "vgpu-slices",
+    "vgpu-template-tolerations",
+)
+"""Those of overlays/claims."""
 _MARKS_BINDINGS = ("vgpu-marks", "vgpu-marks-opted-out", "vgpu-marks-system")
 """This policy needs several bindings, because only some namespaces may write the label."""
 _HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
@@ -117,7 +128,17 @@ _RIGHTS_TO_PREEMPT = (
     _DELETE,
 )
 """Verb, group, resource and subresource; pods are deleted only if `budgets` is `Prefer`."""
+_RIGHTS_TO_ALLOCATE = (
+    *(
+        (verb, RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.plural, "")
+        for verb in ("get", "list", "watch", "create", "patch")
+    ),
+    ("patch", RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.plural, "status"),
+    ("patch", RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.plural, "binding"),
+)
+"""The same for mode Claims. Kubernetes asks for `binding` of whoever writes an allocation."""
 _LEAST_SERVER = (1, 31)
+_LEAST_SERVER_FOR_CLAIMS = (1, 36)
 _LEAST_KUBELET = (1, 29)
 _LEAST_CONTAINERD = (1, 7)
 _EXPIRES = timedelta(days=7)
@@ -156,6 +177,7 @@ class Snapshot:
         secrets: The Secrets with our certificates by name, or the API server's error.
         rights_missing: The rights that the operator needs to preempt and lacks, or the API server's
             error; empty while preemption is off.
+        allocating_missing: The same for ResourceClaims; empty in the other modes.
     """
 
     now: datetime
@@ -164,6 +186,7 @@ class Snapshot:
     lists: Mapping[tuple[str, str], Sequence[Object] | ClientError]
     secrets: Mapping[str, Object | ClientError]
     rights_missing: Sequence[str] | ClientError = ()
+    allocating_missing: Sequence[str] | ClientError = ()
 
     def of(self, resource: Resource, namespace: str = "") -> Sequence[Object]:
         """Return the objects of a kind.
@@ -229,7 +252,8 @@ async def read(api: Api) -> Snapshot:
     # Use the API server's time: with a clock that is an hour ahead, every agent would seem silent.
     now = datetime.fromtimestamp(api.unix(), UTC)
     missing = await rights_missing(api, config)
-    return Snapshot(now, version, config, lists, secrets, missing)
+    allocating = await allocating_missing(api, config)
+    return Snapshot(now, version, config, lists, secrets, missing, allocating)
 
 
 async def rights_missing(api: Api, config: ClusterConfig) -> Sequence[str] | ClientError:
@@ -240,9 +264,20 @@ async def rights_missing(api: Api, config: ClusterConfig) -> Sequence[str] | Cli
     """
     rules = config.scheduling.preemption
     needed = [each for each in _RIGHTS_TO_PREEMPT if rules.budgets == "Prefer" or each != _DELETE]
+    return await _missing(api, needed if rules.enabled else ())
+
+
+async def allocating_missing(api: Api, config: ClusterConfig) -> Sequence[str] | ClientError:
+    """Return the rights on ResourceClaims that the operator's account lacks, in mode Claims."""
+    return await _missing(api, _RIGHTS_TO_ALLOCATE if config.scheduling.mode == "Claims" else ())
+
+
+async def _missing(
+    api: Api, needed: Iterable[tuple[str, str, str, str]]
+) -> Sequence[str] | ClientError:
     missing: list[str] = []
     try:
-        for verb, group, resource, subresource in needed if rules.enabled else ():
+        for verb, group, resource, subresource in needed:
             attributes = {"verb": verb, "group": group, "resource": resource}
             if subresource:
                 attributes["subresource"] = subresource
@@ -470,6 +505,32 @@ def _extenders_in(text: str) -> list[Mapping[str, object]]:
     return (document.get("extenders") or []) if isinstance(document, dict) else []
 
 
+def _resource_claims(seen: Snapshot) -> Iterator[CheckResult]:
+    """In mode Claims, check what the operator and the agents need for ResourceClaims."""
+    if seen.config.scheduling.mode != "Claims":
+        return
+    remedy = "apply manifests/overlays/claims, with components/resource-claims"
+    number = _numbers(seen.version)
+    if number and number < _LEAST_SERVER_FOR_CLAIMS:
+        yield _error(
+            "resource claims",
+            f"{seen.version}: mode Claims needs Kubernetes 1.36 or later",
+            "use manifests/overlays/gate, or upgrade the control plane",
+        )
+    if isinstance(seen.allocating_missing, ClientError):
+        raise seen.allocating_missing
+    if seen.allocating_missing:
+        text = f"no pod gets a GPU: the operator may not {', '.join(seen.allocating_missing)}"
+        yield _error("resource claims", text, remedy)
+    if all(found["metadata"]["name"] != dra.CLASS for found in seen.of(DEVICE_CLASSES)):
+        yield _error("resource claims", f"there is no DeviceClass {dra.CLASS}", remedy)
+    for agent in filter(_is_ours, seen.of(DAEMON_SETS)):
+        containers = agent["spec"]["template"]["spec"]["containers"]
+        if not any("--dra" in (each.get("args") or ()) for each in containers):
+            text = f"DaemonSet {agent['metadata']['name']} prepares no ResourceClaims"
+            yield _error("resource claims", text, remedy)
+
+
 def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         ours = [
@@ -526,10 +587,12 @@ def _policies(seen: Snapshot) -> Iterator[CheckResult]:
         for binding in seen.of(BINDINGS)
         if "Deny" in binding["spec"].get("validationActions", ())
     }
-    missing = [name for name in _POLICIES if name not in installed]
+    of_mode = _POLICIES_OF_CLAIMS if seen.config.scheduling.mode == "Claims" else ()
+    wanted = (*_POLICIES, *of_mode)
+    missing = [name for name in wanted if name not in installed]
     unbound = [
         binding
-        for name in _POLICIES
+        for name in wanted
         if name in installed
         for binding in (_MARKS_BINDINGS if name == "vgpu-marks" else (name,))
         if binding not in denying
@@ -542,7 +605,7 @@ def _policies(seen: Snapshot) -> Iterator[CheckResult]:
             text = f"{kind} {', '.join(found)}: {what}, so what it forbids is allowed"
             yield _error("policies", text, "apply the manifests again")
     if not missing and not unbound:
-        yield _ok("policies", f"{len(_POLICIES)} policies are installed and bound")
+        yield _ok("policies", f"{len(wanted)} policies are installed and bound")
 
 
 def _certificates(seen: Snapshot) -> Iterator[CheckResult]:
@@ -752,6 +815,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("extender", _extender),
     ("preemption", _preemption),
     ("preemption", _rights_to_preempt),
+    ("resource claims", _resource_claims),
     ("webhooks", _webhooks),
     ("policies", _policies),
     ("certificates", _certificates),

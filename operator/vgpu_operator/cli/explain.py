@@ -23,7 +23,8 @@ from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installation
 from vgpu_operator.cli.listing import CannotAnswer, listed
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
-from vgpu_operator.cli.read_cluster import read_evictable, read_volumes
+from vgpu_operator.cli.read_cluster import read_evictable, read_resource_claims, read_volumes
+from vgpu_operator.dialects.resource_claims import made_claim
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.informers import current_events
 from vgpu_operator.engine.scheduling.gate import is_on
@@ -54,10 +55,9 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
     said = from_status(claim, None if pod is None else f"pod {namespace}/{pod.name}", now)
     installed = await installation(api)
     config = installed.config
-    if installed.unknown and pod is not None and pod.is_gated:
-        # The configuration may not be read here, but a gate on the pod proves that the mode is
-        # Gate.
-        scheduling = config.scheduling.model_copy(update={"mode": "Gate"})
+    if installed.unknown and pod is not None and pod.mode:
+        # The configuration may not be read here, but what admission wrote proves the mode.
+        scheduling = config.scheduling.model_copy(update={"mode": pod.mode})
         config = config.model_copy(update={"scheduling": scheduling})
     state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
     state.unix = now.timestamp()
@@ -71,6 +71,9 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
     found = None if pod is None else state.cache.pod(pod.uid)
     if pod is not None and found is None and claim is None:
         raise CannotAnswer(f"pod {namespace}/{pod.name} asks for no GPU")
+    if config.scheduling.mode == "Claims":
+        await read_resource_claims(api, state)
+        found = None if pod is None else state.cache.pod(pod.uid)
     if found is not None and is_on(state) and found.is_gated and found.host_demand.volumes:
         unread = replace(unread, volumes=await read_volumes(api, state))
     if not said.node:
@@ -83,7 +86,8 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
 class _NamedPod:
     name: str
     uid: str
-    is_gated: bool
+    mode: str
+    """The mode that the pod was admitted in, if it shows that; else empty."""
 
 
 async def _subject(
@@ -103,7 +107,8 @@ async def _subject(
         else:
             pod = Pod.model_validate(raw)
             gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
-            found = _NamedPod(name, pod.metadata.uid, SCHEDULING_GATE in gates)
+            mode = "Gate" if SCHEDULING_GATE in gates else ""
+            found = _NamedPod(name, pod.metadata.uid, "Claims" if made_claim(pod) else mode)
             return found, await _claim_of(api, pod)
     claim = await _claim(api, name, namespace)
     if claim is None:

@@ -12,6 +12,7 @@ from vgpu_api.resources import (
     NODES,
     POD_DISRUPTION_BUDGETS,
     PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     VGPU_CLAIMS,
     Resource,
@@ -68,6 +69,8 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
         volumes = ""
         if config.scheduling.decides_first:
             volumes = await read_volumes(api, state)
+        if config.scheduling.mode == "Claims":
+            await read_resource_claims(api, state)
         await read_evictable(api, state)
         priorities = await read_priorities(api)
     unread = Unread(installed.unknown, pods, volumes)
@@ -85,6 +88,11 @@ async def read_priorities(api: Api) -> Priorities:
 async def read_volumes(api: Api, state: State) -> str:
     """Read the objects that volume checks need; return the API server's refusal if there is one."""
     return await _read_if_allowed(api, state, STORAGE)
+
+
+async def read_resource_claims(api: Api, state: State) -> None:
+    """Read ResourceClaims, if allowed; without them every pod counts as not handed over."""
+    await _read_if_allowed(api, state, (RESOURCE_CLAIMS,))
 
 
 async def read_evictable(api: Api, state: State) -> None:

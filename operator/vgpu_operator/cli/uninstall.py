@@ -17,11 +17,13 @@ from typing import Any
 from vgpu_api.names import FINALIZER_IN_USE, NODE_ANNOTATIONS, PART_OF_LABEL
 from vgpu_api.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
     GPU_DEVICES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
     VALIDATING_WEBHOOKS,
     VGPU_CLAIMS,
     Resource,
@@ -51,6 +53,7 @@ BINDINGS = Resource(
 _WEBHOOKS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 OTHERS = (
     POLICIES,
+    DEVICE_CLASSES,
     Resource(_FLOW, "v1", "flowschemas", "FlowSchema", False),
     Resource(_FLOW, "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration", False),
     Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False),
@@ -235,27 +238,28 @@ class Uninstall:
     async def _remove_finalizers(self, _: Removal) -> None:
         await self._delete(BINDINGS, await self._ours(BINDINGS))
 
-        async def held() -> list[Object]:
+        async def held() -> list[tuple[Resource, Object]]:
             return [
-                claim
-                for claim in await self._list(VGPU_CLAIMS)
+                (kind, claim)
+                for kind in (VGPU_CLAIMS, RESOURCE_CLAIMS)
+                for claim in await self._list(kind)
                 if FINALIZER_IN_USE in (claim["metadata"].get("finalizers") or ())
             ]
 
         refused = ""
         waited = 0.0
         while claims := await held():
-            for claim in claims:
+            for kind, claim in claims:
                 try:
-                    await self._release(claim)
+                    await self._release(kind, claim)
                 # an API server has not yet noticed that the policy is gone
                 except (Forbidden, Invalid) as error:
                     refused = str(error)
                 except (Conflict, NotFound):
                     continue
             if waited >= _POLICY_S:
-                self._left += [f"claim {_name(claim)} keeps its finalizer: {refused}"
-                               for claim in await held()]  # fmt: skip
+                self._left += [f"{_word(kind)} {_name(claim)} keeps its finalizer: {refused}"
+                               for kind, claim in await held()]  # fmt: skip
                 return
             await self._clock.sleep(_POLL_S)
             waited += _POLL_S
@@ -310,7 +314,7 @@ class Uninstall:
 
     # Parts.
 
-    async def _release(self, claim: Object) -> None:
+    async def _release(self, kind: Resource, claim: Object) -> None:
         metadata = claim["metadata"]
         at = metadata["finalizers"].index(FINALIZER_IN_USE)
         path = f"/metadata/finalizers/{at}"
@@ -320,9 +324,9 @@ class Uninstall:
             {"op": "remove", "path": path},
         ]
         await self._api.json_patch(
-            VGPU_CLAIMS, metadata["name"], operations, namespace=metadata["namespace"]
+            kind, metadata["name"], operations, namespace=metadata["namespace"]
         )
-        self._say(f"  claim {_name(claim)}: finalizer removed")
+        self._say(f"  {_word(kind)} {_name(claim)}: finalizer removed")
 
     async def _unmark(self, node: Object) -> None:
         name, metadata, status = _name(node), node["metadata"], node.get("status") or {}
@@ -415,6 +419,10 @@ class Uninstall:
                 continue
             except ApiError as error:
                 self._left.append(f"{kind.kind} {_name(obj)} could not be deleted: {error}")
+
+
+def _word(kind: Resource) -> str:
+    return "claim" if kind is VGPU_CLAIMS else kind.kind
 
 
 def _is_agent(daemon_set: Object) -> bool:

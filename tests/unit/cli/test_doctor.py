@@ -20,6 +20,7 @@ from vgpu_api.names import AGENT_LABELS, AGENT_NAMESPACE
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
     ENDPOINT_SLICES,
     EVENTS,
     GPU_DEVICES,
@@ -37,6 +38,7 @@ from vgpu_operator.cli.doctor import (
     REQUESTS_DEVICE,
     CheckResult,
     Snapshot,
+    allocating_missing,
     findings,
     rights_missing,
 )
@@ -210,6 +212,60 @@ async def test_the_component_grants_every_right_to_preempt(budgets: str):
     assert (
         await results_of_rights(Account(rights_to_preempt()), enabled=True, budgets=budgets) == []
     )
+
+
+CLAIMS = MANIFESTS.parent / "overlays" / "claims"
+
+
+def of_claims() -> tuple[Objects, dict[str, Any]]:
+    """Return a healthy cluster with the objects of overlays/claims, and the operator's role."""
+    objects = healthy()
+    added = [
+        each
+        for name in ("policies.yaml", "classes.yaml")
+        for each in yaml.safe_load_all((CLAIMS / name).read_text())
+    ]
+    for resource in (POLICIES, BINDINGS, DEVICE_CLASSES):
+        of_kind = [each for each in added if each["kind"] == resource.kind]
+        objects[resource.plural, ""] = [*objects.get((resource.plural, ""), []), *of_kind]
+    (agents,) = change(objects, DAEMON_SETS)
+    agents["spec"]["template"]["spec"]["containers"][0]["args"] = ["--dra"]
+    rules = [each["value"] for each in yaml.safe_load((CLAIMS / "rights.yaml").read_text())]
+    return objects, {"rules": rules}
+
+
+async def results_of_claims(
+    objects: Objects, role: dict[str, Any] | None, *, version: str = "v1.36.0"
+) -> list[CheckResult]:
+    config = ClusterConfig.model_validate({"scheduling": {"mode": "Claims"}})
+    missing = await allocating_missing(Account(role), config)  # type: ignore[arg-type]
+    seen = Snapshot(NOW, version, config, objects, {}, (), missing)
+    return [each for each in findings(seen) if each.level != "ok"]
+
+
+async def test_the_overlay_has_all_that_mode_claims_needs():
+    assert await results_of_claims(*of_claims()) == []
+
+
+async def test_what_mode_claims_lacks_is_found_with_what_to_do():
+    objects, _ = of_claims()
+    objects[DEVICE_CLASSES.plural, ""] = []
+    objects[POLICIES.plural, ""] = [
+        each
+        for each in objects[POLICIES.plural, ""]
+        if each["metadata"]["name"] != "vgpu-allocations"
+    ]
+    (agents,) = change(objects, DAEMON_SETS)
+    agents["spec"]["template"]["spec"]["containers"][0]["args"] = []
+    found = await results_of_claims(objects, None, version="v1.35.4")
+    said = "\n".join(each.message for each in found)
+    assert "v1.35.4: mode Claims needs Kubernetes 1.36 or later" in said
+    assert "the operator may not get resourceclaims, list resourceclaims" in said
+    assert "patch resourceclaims/binding" in said
+    assert "there is no DeviceClass vgpu.dev" in said
+    assert "prepares no ResourceClaims" in said
+    assert "vgpu-allocations: not installed" in said
+    assert all(each.remedy for each in found)
 
 
 async def test_preemption_without_its_rights_is_found_with_what_to_do():

@@ -25,6 +25,7 @@ from vgpu_api.resources import (
     NAMESPACES,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
     VGPU_CLAIMS,
     Resource,
 )
@@ -199,6 +200,16 @@ async def test_without_an_operator_finalizers_are_removed_and_only_ours() -> Non
     assert await carried_out(cluster) == []
     assert "vgpuclaims" not in cluster.kinds()
     assert cluster.waited < 60  # what does not answer is not waited for
+
+
+async def test_resource_claims_lose_our_finalizer_and_keep_those_of_others() -> None:
+    cluster = installed(operator=False)
+    metadata = {"name": "vgpu-0", "namespace": "default"}
+    finalizers = ["other/one", FINALIZER_IN_USE]
+    cluster.put(RESOURCE_CLAIMS, {"metadata": {**metadata, "finalizers": finalizers}})
+    assert await carried_out(cluster) == []
+    left = cluster.objects[(RESOURCE_CLAIMS.plural, "default", "vgpu-0")]
+    assert left["metadata"]["finalizers"] == ["other/one"]
 
 
 async def test_a_policy_that_an_api_server_still_has_is_outlasted() -> None:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from builders import GATE, ROOM, a_claim, a_container, a_device, a_node, a_pod, an_allocation
+from builders import (
+    CLAIMS,
+    GATE,
+    ROOM,
+    a_claim,
+    a_container,
+    a_device,
+    a_node,
+    a_pod,
+    an_allocation,
+)
 from memory_api import MemoryApi
 from replica import Replica
 from storage_objects import using
 from vgpu_api.config import ClusterConfig
+from vgpu_api.core.pod import PodResourceClaim
 from vgpu_api.names import (
     ANNOTATION_CLAIM,
     ANNOTATION_GROUP,
     ANNOTATION_GROUP_MIN,
+    ANNOTATION_RESOURCES,
     ANNOTATION_SLOTS_ADDED,
     SCHEDULING_GATE,
 )
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.insight.explanation import Explanation, explained
+from vgpu_operator.insight.explanation import Explanation, ask_nodes, explained
 from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,6 +64,35 @@ def said_of(
     spec = pod.spec.model_copy(update={"scheduling_gates": gates})
     made.news.pod_changed(pod.model_copy(update={"spec": spec}))
     return explained(made.state, made.claim(claim), now=NOW, unread=unread)
+
+
+def said_of_claimed(*, cpu: str = "1", config: ClusterConfig = CLAIMS) -> Explanation:
+    """Of a pod that waits for its ResourceClaim; the only node has CPU for eight."""
+    made = Replica(MemoryApi(), config=config)
+    made.news.node_changed(a_node("one", allocatable=ROOM))
+    made.news.device_changed(a_device(node="one"))
+    container = a_container(requests={"cpu": cpu})
+    amounts = json.dumps({"main": {"nvidia.com/gpu": 1}})
+    pod = a_pod("p", containers=[container], annotations={ANNOTATION_RESOURCES: amounts})
+    named = PodResourceClaim(name="vgpu", resource_claim_name=f"vgpu-{'0' * 12}")
+    spec = pod.spec.model_copy(update={"resource_claims": [named]})
+    found = made.news.pod_changed(pod.model_copy(update={"spec": spec}))
+    said = Explanation("pod p", claim="", asks="")
+    ask_nodes(made.state, found, None, said, lambda _: True, EVERYTHING_READ)
+    return said
+
+
+def test_a_pod_that_waits_for_its_resource_claim_is_judged_as_behind_a_gate() -> None:
+    assert [node.serves for node in said_of_claimed().nodes] == [True]
+    (node,) = said_of_claimed(cpu="9").nodes
+    assert not node.serves
+    assert "NodeInsufficientResources" in said_of_claimed(cpu="9").now
+
+
+def test_where_the_mode_is_another_no_resource_claim_is_allocated() -> None:
+    assert said_of_claimed(config=GATE).now == (
+        "scheduling.mode is Gate, so no ResourceClaim is allocated; create the pod anew"
+    )
 
 
 def test_where_the_mode_is_extender_no_gate_is_lifted() -> None:
