@@ -162,7 +162,7 @@ class Cache:
 
     def resource_claim_uid(self, pod: GPUPod) -> str:
         """Return the UID of the pod's own ResourceClaim; empty if there is none, or it ends."""
-        found = self.resource_claims.get(resource_claim_of(pod)) if pod.resource_claim else None
+        found = self.resource_claims.get(resource_claim_of(pod))
         if found is None or found.metadata.deletion_timestamp is not None:
             return ""
         return found.metadata.uid if is_owned_by(found, pod.uid) else ""

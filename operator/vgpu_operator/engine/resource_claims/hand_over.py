@@ -100,8 +100,10 @@ def name_resource_claim(claim: VGPUClaim, state: State) -> Effect | None:
     """
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
-    uid = "" if pod is None else state.cache.resource_claim_uid(pod)
-    if allocation is None or not uid or allocation.resource_claim_uid == uid:
+    if allocation is None or pod is None or not pod.resource_claim:
+        return None
+    uid = state.cache.resource_claim_uid(pod)
+    if not uid or allocation.resource_claim_uid == uid:
         return None
     return write(
         claim, with_devices(claim, allocation.model_copy(update={"resource_claim_uid": uid}))

@@ -309,11 +309,14 @@ def _no_longer_expected(state: State, uid: str) -> None:
 def _named(state: State, allocation: Allocation, pod: GPUPod | None) -> Allocation:
     """Return the allocation with a new id, the UIDs of node and ResourceClaim, and the time."""
     node = state.cache.nodes.get(allocation.node_name)
+    resource_claim = ""
+    if pod is not None and pod.resource_claim:
+        resource_claim = state.cache.resource_claim_uid(pod)
     return allocation.model_copy(
         update={
             "id": state.new_id(),
             "node_uid": node.metadata.uid if node is not None else "",
-            "resource_claim_uid": "" if pod is None else state.cache.resource_claim_uid(pod),
+            "resource_claim_uid": resource_claim,
             "allocated_time": rfc3339(state.unix),
         }
     )
