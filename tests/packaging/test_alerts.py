@@ -261,7 +261,6 @@ def test_an_alert_says_what_it_means_and_where_to_read_what_to_do(name: str):
     assert {"summary", "description", "runbook"} == rule["annotations"].keys()
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
     assert ROOT / page == PAGE
-    assert f"### {name}\n" in PAGE.read_text()
     assert anchor == name.lower()
 
 

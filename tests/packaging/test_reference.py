@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,7 +82,9 @@ def test_no_metric_is_made_where_the_reference_does_not_look() -> None:
 
 @pytest.mark.parametrize("page", sorted(generate.pages()), ids=lambda page: str(page.name))
 def test_a_generated_page_is_fresh(page: Path) -> None:
-    assert page.read_text() == generate.pages()[page], "run `make reference` and commit"
+    present, fresh = page.read_text().splitlines(), generate.pages()[page].splitlines()
+    stale = list(difflib.unified_diff(present, fresh, "present", "fresh", n=0, lineterm=""))
+    assert stale[:20] == [], "run `make reference` and commit"
 
 
 def test_every_key_of_the_configuration_has_a_meaning() -> None:

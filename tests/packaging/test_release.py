@@ -89,10 +89,11 @@ def test_the_chart_has_every_object_and_a_value_for_every_component():
     files = chart("1.2.3")
     values = yaml.safe_load(files["values.yaml"])
     assert set(values["components"]) == {value_of(name) for name in COMPONENTS}
-    text = "".join(files.values())
-    for _, kind, _, name in kustomized(COMPONENTS):
-        assert f"kind: {kind}\n" in text
-        assert f"name: {name}\n" in text or name.startswith("vgpu-config-")
+    lines = {line.strip() for text in files.values() for line in text.splitlines()}
+    objects = [(kind, name) for _, kind, _, name in kustomized(COMPONENTS)]
+    assert {kind for kind, _ in objects if f"kind: {kind}" not in lines} == set()
+    missing = {name for _, name in objects if f"name: {name}" not in lines}
+    assert {name for name in missing if not name.startswith("vgpu-config-")} == set()
 
 
 def test_each_folder_of_the_kubelet_is_a_value_and_the_agent_has_it_where_it_always_is():
@@ -100,7 +101,8 @@ def test_each_folder_of_the_kubelet_is_a_value_and_the_agent_has_it_where_it_alw
     files = chart("1.2.3")
     values = yaml.safe_load(files["values.yaml"])["kubelet"]
     text = files["templates/daemonset-vgpu-node-vgpu-nodeagent.yaml"]
+    lines = [line.strip().removeprefix("- ") for line in text.splitlines()]
     for name, path in values.items():
-        assert f"path: {{{{ .Values.kubelet.{name} | quote }}}}\n" in text
-        assert f"mountPath: {path}\n" in text
-        assert f" path: {path}\n" not in text
+        assert lines.count(f"path: {{{{ .Values.kubelet.{name} | quote }}}}") > 0
+        assert lines.count(f"mountPath: {path}") > 0
+        assert lines.count(f"path: {path}") == 0

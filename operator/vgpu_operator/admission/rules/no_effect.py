@@ -61,17 +61,6 @@ _LARGEST_MIB = 256 << 10
 CHOOSING = (*names.HAMI_CHOICES, names.ACK_NUMA_SPEC)
 """Annotations that select devices for pods that request resources."""
 
-AS_ANNOTATIONS = (
-    *CHOOSING,
-    names.ANNOTATION_CLAIM,
-    names.ANNOTATION_CLAIM_TEMPLATE,
-    names.ANNOTATION_GROUP,
-    names.ANNOTATION_GROUP_MIN,
-    names.VOLCANO_MODE,
-    names.VOLCANO_PODGROUP_POLICY,
-    names.HAMI_VULKAN,
-)
-"""Names that have an effect only as annotations of a pod."""
 OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
 """Names that have an effect only on a Node."""
 OF_LABELS = (names.HAMI_WEBHOOK_LABEL, names.ACK_GPU_COUNT_LABEL)
@@ -251,7 +240,7 @@ def _in_other_units(pod: Pod, demand: PodDemand) -> Iterator[str]:
 def _out_of_place(pod: Pod) -> Iterator[str]:
     """Yield annotations given as labels, labels given as annotations, and names meant for Nodes."""
     annotations, labels = pod.metadata.annotations, pod.metadata.labels
-    for key in AS_ANNOTATIONS:
+    for key in names.POD_ANNOTATIONS:
         if key in labels:
             yield f"metadata.labels[{key}]: has no effect: write it as an annotation"
     for key in OF_LABELS:
