@@ -43,7 +43,7 @@ class PodPlan:
 
     @property
     def ready(self) -> float:
-        """When kube-scheduler may try it again."""
+        """Return the time from which kube-scheduler may try the pod again."""
         backoff = min(FIRST_BACKOFF_S * 2 ** (self.attempts - 1), LAST_BACKOFF_S)
         return self.tried + backoff if self.attempts else 0.0
 

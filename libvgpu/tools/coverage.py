@@ -227,7 +227,7 @@ def wheels(cache: Path, package: str) -> list[Path]:
 
 
 def default_cache() -> Path:
-    """Where the packages are kept between runs."""
+    """Return the folder that keeps the packages between runs."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgpu"
     return Path(os.environ.get("VGPU_CACHE") or home) / "headers"
 

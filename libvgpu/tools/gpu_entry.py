@@ -1,4 +1,4 @@
-"""Where cuGetProcAddress leads, for every function that the library interposes.
+"""Check the address that cuGetProcAddress returns for each function that the library interposes.
 
 The library recognises what the driver answers by its address, if the driver exports that address,
 and else by the name that was asked for. Under the library every look-up of an interposed function

@@ -107,7 +107,7 @@ def asked(folder: Path, runtime: Path) -> tuple[int, list[LookUp]]:
 
 
 def resolved(folder: Path, calls: Iterable[LookUp]) -> list[tuple[str, str] | None]:
-    """Where each look-up leads under the library: file and symbol, None for what is not found."""
+    """Return the file and symbol that each look-up finds under the library, else None."""
     extra = {
         "LD_PRELOAD": str(BUILD / "libvgpu.so"),
         "CUDA_DEVICE_MEMORY_LIMIT": "1g",

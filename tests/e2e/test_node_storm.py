@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 class Sightings:
-    """When each pod of a namespace was first seen bound, and when running; by kubectl's watch."""
+    """The times at which kubectl's watch first showed each pod of a namespace bound and running."""
 
     def __init__(self, node: RealNode, namespace: str) -> None:
         self.bound: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What is installed beside HAMi leaves alone what was not handed over."""
+"""The overlay beside-hami leaves alone the nodes and namespaces that were not handed over."""
 
 from __future__ import annotations
 

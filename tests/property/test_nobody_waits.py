@@ -117,8 +117,10 @@ def beside_a_stream(
     for_s: float,
     seed: int = 0,
 ) -> list[float | None]:
-    """When each large request was served (devices, MiB; all cores), while small ones come without
-    end: wherever one goes, another waits already."""
+    """Return when each large request (devices, MiB; all cores) was served beside small ones.
+
+    The stream of small requests never ends: whenever one goes, another already waits.
+    """
     names: list[str] = []
 
     async def play(cluster: VirtualCluster) -> None:

@@ -52,7 +52,7 @@ class DeviceConstraint(ApiModel):
 
 
 class DeviceRequests(ApiModel):
-    """What a claim asks for."""
+    """The devices that a claim requests."""
 
     requests: list[ClaimedRequest] = Field(default_factory=no_items)
     constraints: list[DeviceConstraint] = Field(default_factory=no_items)

@@ -72,7 +72,7 @@ class _Found:
 
 
 class Applicant(Protocol):
-    """What the kubelet asks devices for: the slots of a container, or a ResourceClaim."""
+    """The subject of the kubelet's request: the slots of a container, or a ResourceClaim."""
 
     def pod(self) -> Pod | None:
         """Return the pod whose claims are to be read, as far as records on this node show it.

@@ -118,7 +118,7 @@ class Evicted:
 
 @dataclass(slots=True)
 class Evictions:
-    """When pods of violating claims may be evicted next, in monotonic seconds.
+    """The next times at which pods of violating claims may be evicted, in monotonic seconds.
 
     Attributes:
         cluster_from: The time from which any pod may be evicted.
@@ -410,7 +410,7 @@ class DeviceView:
 
 @dataclass(slots=True)
 class DeviceLooks:
-    """When devices were compared with their statuses.
+    """The times at which devices were compared with their statuses.
 
     Attributes:
         last: The time of the current or last comparison; None before the first.

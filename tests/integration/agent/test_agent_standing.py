@@ -120,7 +120,7 @@ async def test_slots_are_offered_again_after_the_kubelet_ended_the_stream_and_ke
 async def test_a_plugin_that_ends_after_the_name_was_taken_back_takes_the_agent_with_it_once(
     api: Api, node: AgentNode
 ) -> None:
-    """When an older stream of a name ends, the kubelet disconnects the current registration."""
+    """The kubelet ends the current registration together with an older stream of its name."""
     async with another_plugin(node):
         await offers(api, 1)
         await offers(api, 10)

@@ -1,4 +1,4 @@
-"""What overlays/beside-hami lets pass and refuses: a real API server with all of its policies."""
+"""A real API server with the policies of overlays/beside-hami admits and refuses the right pods."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_only_a_nodes_agent_publishes_its_devices_and_only_with_the_taint(
 def test_skipped_node_operations_are_refused_of_everybody(
     cluster: InstalledCluster, plane: ControlPlane, account: Any
 ) -> None:
-    """Where the API server knows the field (1.37); before, it drops the field or refuses it."""
+    """Kubernetes 1.37 knows the field; an older API server drops or refuses it."""
     path = connected(cluster, plane, account, f"skips-{account[1]}")
     result = {"request": "main", "driver": "vgpu.dev", "pool": "one", "device": "gpu-0"}
     skips = {**result, "skipNodeOperations": ["Prepare"]}

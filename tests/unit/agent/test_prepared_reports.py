@@ -1,4 +1,4 @@
-"""When `Prepared` is written: of a pod's own claim only what a running container does not show.
+"""The agent writes `Prepared` on a pod's own claim only if a running container does not show it.
 
 Of 300 pods whose containers start at once the API server then receives none
 (docs/design/node-and-grants.md).

@@ -1,4 +1,4 @@
-"""When the agent registers again, and when it reports why its slots are not offered."""
+"""The agent registers again if needed, and reports why its slots are not offered."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ items:
 - kind: ConfigMap
   metadata: {name: empty}
 """
-"""What `kubectl get configmaps -A -o yaml` shows where HAMi runs among others."""
+"""The output of `kubectl get configmaps -A -o yaml` in a cluster with HAMi and others."""
 
 
 def test_a_list_of_all_config_maps_is_read_and_foreign_ones_are_named(

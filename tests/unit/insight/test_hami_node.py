@@ -1,4 +1,4 @@
-"""Whether a node of HAMi's can be taken over: what its pods use must fit what we give away."""
+"""A node of HAMi's can be taken over if the use of its pods fits our devices."""
 
 from __future__ import annotations
 

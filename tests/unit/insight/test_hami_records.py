@@ -1,4 +1,4 @@
-"""What HAMi recorded is read as HAMi reads it, and what contradicts the pod is refused.
+"""HAMi's records are read as HAMi reads them, and a record that contradicts its pod is refused.
 
 The records have the form that HAMi v2.10 writes; they were written for these tests.
 """

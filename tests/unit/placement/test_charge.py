@@ -1,4 +1,4 @@
-"""Check 9 in numbers: what a claim is charged while it is planned."""
+"""The amounts that a plan charges a claim with, which check 9 compares with the quota."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_init_containers_count_by_the_greatest_of_them_and_only_beyond_the_app_c
     assert charge.exceeds(0, asking(phase="Init", cores=81), 300)
     init = asking(phase="Init", cores=60)
     charge.add(0, init, 200)
-    charge.add(0, asking(phase="Init", cores=50), 150)  # one after the other: no more than that
+    charge.add(
+        0, asking(phase="Init", cores=50), 150
+    )  # they run one after the other, so no more than that
     assert not charge.exceeds(1, asking(cores=20), 100)
     assert charge.exceeds(1, asking(cores=21), 100)
     assert charge.exceeds(1, asking(cores=20), 101)
@@ -82,7 +84,9 @@ def test_an_init_container_is_charged_beside_the_sidecars_that_were_started_befo
     assert charge.exceeds(0, asking(name="prepare", phase="Init", cores=50), 201)
     assert charge.exceeds(1, asking(name="prepare", phase="Init", count=2), 1)
     charge.add(1, asking(name="prepare", phase="Init", cores=50), 200)
-    assert not charge.exceeds(1, asking(name="main", cores=50), 200)  # it runs after prepare
+    assert not charge.exceeds(
+        1, asking(name="main", cores=50), 200
+    )  # this container runs after `prepare`
     assert charge.exceeds(0, asking(name="main"), 1)
 
 

@@ -32,7 +32,7 @@ ASKS_FOR_NO_CORES = 10
 
 
 def together(*wrong: dict[str, Any]) -> dict[str, Any]:
-    """Return the given faults combined; of two used amounts the greater counts."""
+    """Return the given faults combined, with the greater of two amounts in use."""
     joined: dict[str, Any] = {"card": {}, "selector": {}, "used": {}}
     for one in wrong:
         for key, value in one.items():

@@ -1,4 +1,4 @@
-"""The columns: devices and nodes are added and removed, and sums always match the devices."""
+"""The sums in the columns match the devices while devices and nodes are added and removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vgpu_operator.placement.target_workload import View
 
 
 def sums(columns: Columns, node: str) -> tuple[int, ...]:
-    """Return existing slots, cores and memory, then those in use, as kept for a node."""
+    """Return a node's sums: its slots, cores and memory, then the parts in use."""
     number = columns.node_id(node)
     assert number is not None
     return (
@@ -29,7 +29,7 @@ def sums(columns: Columns, node: str) -> tuple[int, ...]:
 
 
 def added_up(columns: Columns, node: str) -> tuple[int, ...]:
-    """Return the same figures, counted device by device."""
+    """Return the same sums, counted device by device."""
     number = columns.node_id(node)
     assert number is not None
     kept = (
@@ -65,7 +65,7 @@ def test_a_device_is_known_by_everything_that_was_said_of_it():
         duplicate=True,
         links={"GPU-8": 5},
     )
-    for _ in range(2):  # new, and in place of one that has gone
+    for _ in range(2):  # a new device, and one in place of a removed device
         number = columns.put_device(device)
         assert number == columns.number_of("gpu-7") == 0
         assert (columns.uuid[0], columns.index[0], columns.name[0]) == ("GPU-7", 3, "gpu-7")
@@ -209,7 +209,7 @@ def test_every_change_of_a_node_gives_it_a_new_version_and_a_loan_does_not():
     assert changes(lambda: columns.put_node("node-1", NodeState(ready=True)))
     assert changes(lambda: columns.put_device(device_facts(cores=50)))
     assert changes(lambda: columns.set_used(number, slots=1, cores=0, memory=0))
-    assert not changes(lambda: columns.set_cpu_free(0, 1000))  # no typical request asks for CPU
+    assert not changes(lambda: columns.set_cpu_free(0, 1000))  # no typical request includes CPU
     asking = an_ask(a_request(memory="1Gi"), cpu_milli=500, node="Fragmentation").requests[0]
     give_mix(columns.mix, [(1.0, asking)])
     assert changes(lambda: columns.set_cpu_free(0, 2000))
@@ -239,7 +239,7 @@ def test_of_too_many_questions_and_of_too_many_answers_what_was_found_is_forgott
     for question in ("one", "two"):
         findings.of(question)[0] = "found"
     assert findings.of("two") == findings.of("one") == {0: "found"}
-    assert findings.of("three") == {}  # in place of the first, and of no other
+    assert findings.of("three") == {}  # it replaces only the first
     assert findings.of("two") == {0: "found"}
     assert findings.of("one") == {}
 

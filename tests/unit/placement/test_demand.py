@@ -1,4 +1,4 @@
-"""A claim's demand once defaults are filled in."""
+"""A claim's demand with its defaults."""
 
 from __future__ import annotations
 

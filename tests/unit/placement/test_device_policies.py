@@ -1,4 +1,4 @@
-"""The device that each policy takes first."""
+"""The first device of each policy."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ EQUAL = [device_facts("low", index=1, numa=1), device_facts("high", index=2, num
         (("Binpack",), "low"),
         (("Spread",), "low"),
         (("IdleFirst",), "low"),
-        (("Topology",), "low"),  # orders nothing itself, so as Spread
+        (("Topology",), "low"),  # this policy sorts nothing itself, so the order is that of Spread
         (("Mutex", "NUMAFirst"), "low"),
         (("Mutex", "Binpack"), "high"),
         (("Spread", "Topology"), "high"),
@@ -90,7 +90,7 @@ EQUAL = [device_facts("low", index=1, numa=1), device_facts("high", index=2, num
 def test_equal_scores_go_by_numa_node_under_one_policy_and_by_index_under_a_chain(
     policies, expected
 ):
-    """HAMi's own policies have NUMA nodes for ties; in a chain the index alone decides."""
+    """HAMi's own policies break ties by NUMA node, a chain only by index."""
     assert best_first(policies, EQUAL, {})[0] == expected
 
 

@@ -1,4 +1,4 @@
-"""Every policy and every chain of two, with and without one NUMA node, against the plain table."""
+"""Each policy and chain of two has the order of a plain table, with and without one NUMA node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEVICES = [
     device_facts(f"GPU-{at:02}", index=at, numa=(1, 0, 1, 0)[at // 3], memory_mib=16_000)
     for at in range(12)
 ]
-"""Each use occurs twice on both NUMA nodes, in turn, so that every tie comes up."""
+"""Each use occurs twice on both NUMA nodes in turn, so that every tie occurs."""
 
 
 @pytest.mark.parametrize("numa", ["None", "Require"])

@@ -22,7 +22,7 @@ PROFILES = a_geometry(("1g.1gb", 400, 40, 1, (0, 1)))
 
 
 def devices_in_every_state() -> Fleet:
-    """Return devices of 1,000 MiB and two slots with different use, shared and in MIG mode."""
+    """Return devices of 1,000 MiB and two slots with different uses, some in MIG mode."""
     uses = {
         f"{mode}-{slots}-{cores}-{memory}-{healthy}": (mode, Use(memory, cores, slots), healthy)
         for mode, slots, cores, memory, healthy in product(
@@ -57,7 +57,7 @@ def asked(**fields) -> RequestDemand:
 def test_a_device_passes_if_and_only_if_no_check_refuses_it(memory, cores, policies):
     request = asked(cores=cores, **memory)
     found = passing(COLUMNS, DEVICES, request, policies)
-    for _ in range(2):  # the second time by what the first has found out
+    for _ in range(2):  # the second time from the cache
         assert passing(COLUMNS, DEVICES, request, policies) == found
     assert found == [
         device
@@ -125,7 +125,7 @@ def test_a_request_that_takes_no_memory_fits_while_a_slot_is_free(memory_mib: in
 
 
 def test_mutex_of_a_group_keeps_off_devices_that_are_linked_to_one_in_use() -> None:
-    """Dies of one device: the policy is about the device. Source: HAMi v2.10.0, Vastai."""
+    """The policy is about devices, and these are dies of one. Source: HAMi v2.10.0, Vastai."""
     links = {"a": {"b": 10}, "b": {"a": 10}, "c": {}}
     devices = [
         device_facts(uuid, index=at, links=peers) for at, (uuid, peers) in enumerate(links.items())

@@ -1,4 +1,4 @@
-"""Reasons why a node's devices do not serve a request, in HAMi's order and wording."""
+"""The reasons for which a node's devices do not serve a request, in HAMi's order and words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every reason that a device's facts can give has a column in the counts of the whole fleet."""
+"""Each reason that depends on a device's properties has a column in the counts of the fleet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vgpu_operator.placement.fleet import REASONS
 
 
 def test_a_reason_of_a_devices_facts_has_a_column() -> None:
-    """A missing one is a KeyError in the first decision about such a device."""
+    """A missing column is a KeyError in the first decision about such a device."""
     tree = ast.parse(inspect.getsource(refusal_of_facts))
     named = {
         Reason[node.attr]

@@ -1,4 +1,4 @@
-"""Fragmentation: its measure F, the placement by it, and how the typical mix is learned."""
+"""The fragmentation measure F, the placement by it, and the learning of the typical mix."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_request_that_tears_a_pair_apart_raises_f_by_all_that_the_pair_could_u
     columns = columns_with([two], device_facts("x"), device_facts("y", index=1))
     small = a_type(memory="2Gi")
     assert rises_on(columns, (0,), small)[0] == pytest.approx(0.5 * (875.0 + 1000.0))
-    assert fragmentation(columns, 0) == 0.0  # left as it was
+    assert fragmentation(columns, 0) == 0.0  # unchanged
     columns.set_used(0, slots=1, cores=0, memory=2048)
     assert rises_on(columns, (0,), small)[0] == pytest.approx(-0.5 * 125.0)
 
@@ -84,7 +84,7 @@ def test_a_rise_is_scored_in_the_published_whole_steps():
 
 
 def test_a_small_request_goes_where_it_tears_no_device_open():
-    """The half-used device has no room for the typical request anyway."""
+    """The half-used device has no room for the typical request in any case."""
     small, typical = a_request(memory="2Gi"), (1.0, a_type(memory="16Gi"))
     devices = [device_facts("idle", node="a"), device_facts("torn", node="b")]
     columns = columns_with([typical], *devices, used={"torn": HALF})
@@ -105,7 +105,7 @@ def test_on_a_node_the_device_is_chosen_by_the_same_measure():
 
 
 def whole_or_torn() -> Columns:
-    """Return nodes with an idle and a half-used device; on a the half-used is first by name."""
+    """Return nodes with an idle and a half-used device; on `a` the half-used one comes first."""
     devices = [
         *(device_facts("a-torn", node="a"), device_facts("a-idle", node="a", index=1)),
         *(device_facts("b-idle", node="b"), device_facts("b-torn", node="b", index=1)),
@@ -134,7 +134,7 @@ def test_only_devices_that_may_be_taken_count_for_a_nodes_rise(selector, device)
 
 
 def test_all_devices_and_all_containers_of_a_claim_count_for_a_nodes_rise():
-    """On a the second would tear the idle device open; b has two that are torn already."""
+    """On `a` the second would split the idle device, while `b` has two split devices already."""
     columns = whole_or_torn()
     columns.put_device(device_facts("b-also", node="b", index=2))
     columns.set_used(columns.number_of("b-also"), slots=1, cores=0, memory=8192)
@@ -165,7 +165,7 @@ def test_a_device_is_a_fragment_where_the_cpu_for_what_usually_comes_is_gone():
 
 
 def test_a_claim_goes_where_its_pod_leaves_cpu_for_what_usually_comes():
-    """Both nodes have the devices, but on the first the pod's CPU would strand the rest of them."""
+    """Both nodes have devices, but on the first the pod's CPU would make the rest unusable."""
     devices = [device_facts("tight", node="a"), device_facts("ample", node="b")]
     columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *devices)
     columns.set_cpu_free(0, 6000)

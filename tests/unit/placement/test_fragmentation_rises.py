@@ -1,4 +1,4 @@
-"""Cached rises of F equal F counted before and after an allocation."""
+"""A cached rise of F equals the difference of F before and after an allocation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def a_fleet(mix: Iterable[tuple[float, RequestDemand]], seed: int) -> Columns:
 
 
 def counted_rise(columns: Columns, number: int, request: RequestDemand) -> float:
-    """Return the rise of F of the device's node: F with the request placed, less F without."""
+    """Return the rise of F on the device's node: F with the request minus F without it."""
     node = columns.node_of[number]
     before = fragmentation(columns, node)
     slots, cores, memory = columns.used(number)
@@ -103,7 +103,7 @@ def test_a_rise_is_what_counting_before_and_after_says(mix):
                     assert rises_on(columns, (number,), request) == [float("inf")]
                     continue
                 looked_at += 1
-                for _ in range(2):  # the second time as remembered
+                for _ in range(2):  # the second time from the cache
                     assert rises_on(columns, (number,), request)[0] == pytest.approx(
                         counted_rise(columns, number, request), abs=1e-6
                     )
@@ -113,7 +113,7 @@ def test_a_rise_is_what_counting_before_and_after_says(mix):
 @pytest.mark.parametrize("device", [["Fragmentation"], None], ids=["the pod's", "the nodes'"])
 @pytest.mark.parametrize("mix", MIXES)
 def test_of_the_devices_that_nodes_would_give_the_one_where_f_rises_least_is_given(mix, device):
-    """Equals are decided by name; how a node chooses its device is its own affair or the pod's."""
+    """Ties go by name; the device policy of the node or the pod selects a node's device."""
     for columns in fleets(mix):
         for wanted in asks():
             request = wanted.requests[0]
@@ -131,7 +131,7 @@ def test_of_the_devices_that_nodes_would_give_the_one_where_f_rises_least_is_giv
 
 
 def would_give(columns: Columns, demand: Demand, node: str) -> int | None:
-    """Return the device that a node would allocate; for Fragmentation, found by counting."""
+    """Return the device that a node would allocate, for Fragmentation by counting F."""
     request = demand.requests[0]
     number = columns.node_id(node)
     assert number is not None

@@ -1,6 +1,6 @@
-"""The pods of HAMi's own examples go where HAMi's own code puts them, whatever they ask for.
+"""The pods of HAMi's own examples are placed as by HAMi's own code.
 
-How the vectors were made is in tests/vectors/vendors/README.md.
+tests/vectors/vendors/README.md describes how the vectors were made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vendor_vectors import (
 from vgpu_operator.dialects.containers import each_container
 
 LEFT_ALONE = ("nvidia.com/mig-",)
-"""MIG resources of NVIDIA's own plugin, which none are configured to stand for."""
+"""MIG resources of NVIDIA's own plugin, for which nothing is configured here."""
 
 
 def is_left_alone(question: Question) -> bool:
@@ -41,7 +41,7 @@ def test_each_pod_is_placed_or_refused_as_by_hami() -> None:
         else:
             given = given_by_hami(answer, question.node)
             ours = given_here(question.pod, plan)
-            if "kunlun" in question.name:  # of equal devices HAMi takes the first of its list
+            if "kunlun" in question.name:  # HAMi takes the first of equal devices in its list
                 ours, given = _amounts(ours), _amounts(given)
             assert ours == given, question.name
         compared += 1

@@ -1,4 +1,4 @@
-"""Instances on devices in MIG mode: the profile, the place, and the charge."""
+"""Profile, place and charge of instances on devices in MIG mode."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hold(columns: Columns, plan: Plan) -> None:
 
 
 def test_instances_of_one_and_three_slices_lie_at_the_end_and_others_at_the_start():
-    """HAMi packs an A100 like this: 3g at 4, 2g at 0, then the remaining places."""
+    """HAMi packs an A100 in the same way: 3g at 4, 2g at 0, then the remaining places."""
     columns = some_columns(a_cut_device())
     places = []
     for size in (15_000, 9000, 4000, 4000):
@@ -114,14 +114,14 @@ def test_a_device_that_lists_no_profiles_is_given_to_nobody():
 
 
 def test_a_whole_device_is_more_than_its_largest_instance():
-    """Percentages are of the device, as everywhere."""
+    """Percentages refer to the device, as everywhere."""
     columns = some_columns(a_cut_device())
     assert place(columns, asking()).text == "1/1 CardMigTopologyInfeasible"
     assert cut(place(columns, asking(memory_percent=24))) == ["GPU-0 2g.10gb@0"]
 
 
 def test_instances_never_exceed_what_a_device_may_give():
-    """Memory or cores that an administrator scaled down; instances keep their own size."""
+    """An administrator scaled memory or cores down; instances keep their own size."""
     assert place(some_columns(a_cut_device(memory_mib=4500)), asking(memory="4Gi")).refused
     columns = some_columns(a_cut_device(cores=27))
     refused = place(columns, asking(memory="4Gi", count=2)).text

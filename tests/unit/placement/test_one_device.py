@@ -32,7 +32,7 @@ def asking(name: str, *, memory: str = "8Gi", **fields: Any) -> VGPURequest:
 
 
 def test_all_containers_get_the_device_of_the_first() -> None:
-    """Spread would put each on another."""
+    """Spread alone would put each container on a different device."""
     plan = place(two_devices(), an_ask(asking("a"), asking("b"), asking("c")))
     assert len(set(given(plan))) == 1
 

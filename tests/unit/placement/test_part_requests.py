@@ -1,4 +1,4 @@
-"""Requests for parts of devices: what they mean on a node, and what they take there."""
+"""Requests for parts of devices: the part they select on a node, and the amounts it takes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_was_found_out_of_a_device_holds_for_all_that_are_alike() -> None:
 
 
 def test_parts_of_devices_that_are_registered_no_more_do_not_count() -> None:
-    """Their objects stay, not Ready, with the parts of long ago."""
+    """Their objects stay with the former parts and are not Ready."""
     columns = some_columns(a_gcu("GCU-old", LARGE, healthy=False), a_gcu("GCU-new", SMALL, index=1))
     assert given(columns, sized(3)) == [("GCU-new", "3g.20gb", 20 * GIB, 50)]
     columns = some_columns(a_gcu("GCU-old", LARGE, healthy=False))
@@ -149,7 +149,7 @@ def test_the_first_container_that_does_not_fit_has_the_reason() -> None:
 
 
 def a_fleet(nodes: int = 40) -> Fleet:
-    """Return nodes of two devices, allocated in small and in large parts by turns."""
+    """Return nodes of two devices, allocated in small and large parts in turn."""
     return some_columns(
         *(
             a_gcu(f"GCU-{node}-{at}", (SMALL, LARGE)[node % 2], node=f"node-{node:02}", index=at)
@@ -191,7 +191,7 @@ def test_a_part_is_impossible_that_no_node_has() -> None:
     assert impossible(columns, sized(5)) == (
         "asked a part of size 5; no device is given in parts of which one serves that"
     )
-    assert impossible(columns, with_amounts(120)) is None  # MiB where parts are small
+    assert impossible(columns, with_amounts(120)) is None  # MiB on nodes with small parts
     assert impossible(columns, with_amounts(160, 7)) is None
     text = impossible(some_columns(a_gcu("GCU-0", LARGE)), with_amounts(120, 7))
     assert text == (
@@ -265,7 +265,7 @@ def test_fragmentation_keeps_what_large_parts_need() -> None:
 def test_fragmentation_counts_what_the_part_takes_and_what_typical_parts_need(
     nodes: tuple[str, str],
 ) -> None:
-    """66 % is left of the first device: with a small part on it no large one fits any more."""
+    """The first device has 66 % left; with a small part on it, no large part fits."""
     used = {"GCU-0": Use(memory_mib=12 * GIB, cores=34, slots=2)}
     devices = (a_gcu(f"GCU-{at}", node=node, index=at) for at, node in enumerate(nodes))
     columns = some_columns(*devices, used=used)
@@ -277,7 +277,7 @@ def test_fragmentation_counts_what_the_part_takes_and_what_typical_parts_need(
 
 
 def test_a_look_at_every_device_knows_what_parts_take() -> None:
-    """Memory and compute of each node's own part, and how much of them must become free."""
+    """It uses memory and compute of each node's own part for the amount that must become free."""
     used = {
         "GCU-0": Use(memory_mib=1, cores=60, slots=1),
         "GCU-1": Use(memory_mib=70 * GIB, cores=10, slots=1),
@@ -293,8 +293,8 @@ def test_a_look_at_every_device_knows_what_parts_take() -> None:
         return [columns.node_name[node] for node in columns.may_serve(demand)]
 
     assert serving(sized(1)) == ["node-0", "node-1"]
-    assert serving(sized(3)) == []  # 50 % of node-0, where 40 are left
-    assert serving(sized(2)) == []  # 20 GiB of node-1, where 10 are left
+    assert serving(sized(3)) == []  # 50 % on node-0, which has 40 % left
+    assert serving(sized(2)) == []  # 20 GiB on node-1, which has 10 GiB left
     lacking = [
         (columns.node_name[node], pytest.approx(missing))
         for node, missing in columns.closest(with_amounts(20, 20), 5, EVERY_NODE)

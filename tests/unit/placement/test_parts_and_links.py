@@ -1,4 +1,4 @@
-"""Parts of devices in MIG mode, where NUMA nodes or links decide among them."""
+"""NUMA nodes or links decide among the parts of devices in MIG mode."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_parts_of_several_numa_nodes_serve_where_no_one_has_enough(placement):
 
 @pytest.mark.parametrize("placement", [{"numa": "Prefer"}, {"device": ["NUMAFirst"]}])
 def test_of_numa_nodes_with_enough_parts_the_one_left_with_the_fewest_free_devices_gives(placement):
-    """Spread alone would take of the device that is unused."""
+    """Spread alone would take a part of the unused device."""
     assert given(half_and_whole(), count=1) == ["whole"]
     spare = a_cut_device("spare", index=2, numa=1)
     assert given(half_and_whole(spare), count=1, **placement) == ["half"]

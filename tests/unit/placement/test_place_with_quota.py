@@ -1,4 +1,4 @@
-"""Decisions under a quota: the best devices that the namespace may still take."""
+"""Under a quota, placement takes the best devices that the namespace may still use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vgpu_operator.placement import Budget, Columns, Plan, place, refusals_on
 
 
 def small_and_large() -> Columns:
-    """Return two devices; the larger is preferred, and a percentage of it means more."""
+    """Return two devices; the larger one is preferred, and a percentage of it is more."""
     return some_columns(device_facts("small", memory_mib=8_000), device_facts("large", index=1))
 
 

@@ -1,4 +1,4 @@
-"""A claim's place: node and devices together, or reasons."""
+"""A plan for a claim has a node with devices, or the reasons of a refusal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgpu_operator.placement.columns import NodeState
 
 
 def two_nodes(used=None, states=None):
-    """Node a has device GPU-a, node b has device GPU-b."""
+    """Return node a with device GPU-a and node b with device GPU-b."""
     return some_columns(
         device_facts("GPU-b", node="b"), device_facts("GPU-a", node="a"), used=used, states=states
     )
@@ -154,7 +154,7 @@ def test_init_containers_are_fitted_on_the_state_before_the_pod():
 def test_an_init_container_is_fitted_beside_the_sidecar_that_was_started_before_it(
     first, then, fits
 ):
-    """T4: 16 GiB. After the init container its part is free for the app container again."""
+    """A T4 has 16 GiB; the app container can use the part of the init container that has ended."""
     side, prepare = a_request(name="side", **first), a_request(name="prep", phase="Init", **then)
     main = a_request(name="main", memory="1Gi")
     assert place(some_columns(device_facts()), an_ask(side, prepare)).refused != fits
@@ -193,7 +193,7 @@ def test_the_nodes_own_device_policy_holds_unless_the_claim_has_one():
 
 
 def test_a_nodes_own_place_among_nodes_holds_unless_the_claim_has_one():
-    """Its policy decides whether it is to be filled (before the empty) or spared (after them)."""
+    """Its policy puts it before empty nodes, to be filled, or after them, to be spared."""
     filling = two_nodes(ON_B, {"b": NodeState(ready=True, node_policy="Binpack")})
     sparing = two_nodes(ON_B, {"b": NodeState(ready=True, node_policy="Spread")})
     assert place(filling, an_ask(SMALL)).node == "b"
@@ -272,7 +272,7 @@ def test_refusals_are_put_into_words_node_by_node():
 def test_nodes_that_the_caller_rules_out_get_nothing_and_keep_their_reason(
     candidates, barred, node, more
 ):
-    """The result is the same with few or many candidates; the others have no room."""
+    """The result is the same with few or many candidates, because the others have no room."""
     full = [device_facts(f"GPU-x{at}", node=f"x{at}", memory_mib=100) for at in range(more)]
     columns = some_columns(device_facts("GPU-b", node="b"), device_facts("GPU-a", node="a"), *full)
     if candidates is not None:

@@ -1,4 +1,4 @@
-"""Cached rankings of request classes equal fresh ones after every change."""
+"""The cached ranking of a request class equals a fresh one after every change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def some_rankings(nodes: int = 4) -> Rankings:
 
 def up_to_date(rankings: Rankings, *, mix: int = 0) -> Ranking:
     ranking = rankings.of("class")
-    assert rankings.news_for(ranking, mix=mix) is None  # a new one begins with every node
+    assert rankings.news_for(ranking, mix=mix) is None  # a new class begins with every node
     return ranking
 
 
@@ -110,7 +110,7 @@ def test_a_class_whose_best_nodes_do_not_serve_is_told_of_all_and_keeps_them_for
     with mock.patch.multiple(ranking_cache, BEST=1, _LONG=1):
         ranking.keep_best(known.version)
         assert ranking.heap == entries
-        assert known.news_for(ranking, mix=0) is None  # most entries are void by now
+        assert known.news_for(ranking, mix=0) is None  # by now most entries are void
         ranking.heap.extend(entries)
         ranking.keep_best(known.version)
     assert (ranking.heap, ranking.beyond) == (entries[:1], entries[1])

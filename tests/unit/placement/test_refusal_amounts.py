@@ -1,4 +1,4 @@
-"""A refusal in amounts: what was asked, the most that is free, and what could never be served."""
+"""A refusal states the requested and the largest free amounts, and if no device can ever serve."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_is_possible_follows_the_devices_that_come_change_and_go():
 
 
 def test_in_a_cluster_without_devices_nothing_is_impossible():
-    """They may come."""
+    """Devices may be added."""
     assert impossible(Fleet(), an_ask(a_request(memory="900Gi"))) is None
 
 

@@ -1,4 +1,4 @@
-"""The reasons of nodes are the same, judged one by one or as a whole fleet."""
+"""The reasons of nodes are the same if they are judged one by one or as a whole fleet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = a_request(memory="1Gi")
 
 
 def some_nodes() -> Columns:
-    """free and full have a device each; so have late, which is not ready, and shut."""
+    """Return nodes with a device each: `free`, `full`, `late` (not ready) and `shut`."""
     return some_columns(
         *(device_facts(f"GPU-{node}", node=node) for node in ("free", "full", "late", "shut")),
         used={"GPU-full": Use(memory_mib=16_000, slots=1)},
@@ -76,7 +76,7 @@ KINDS = ({}, {"vendor": "ascend"}, {"healthy": False}, {"numa": 1},
 
 
 def a_mixed_fleet() -> Columns:
-    """Two devices a node, in every pair of uses and kinds; every other node has its own Mutex."""
+    """Return nodes with every pair of uses and kinds; every other node has its own Mutex."""
     pairs = list(product(product(USES, KINDS), repeat=2))
     devices, used, states = [], {}, {}
     for number, pair in enumerate(pairs):
@@ -107,12 +107,12 @@ FLEET = a_mixed_fleet()
     ids=range(7),
 )
 def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(demand: Demand):
-    """A reason found for one device is reused for all like it; this checks that it is right."""
+    """A reason found for one device is reused for all equal devices."""
     names = [FLEET.node_name[node] for node in FLEET.nodes_with_devices()]
     alone = refusals_on(FLEET, demand, names)
     assert len(alone) > 500
     assert place(FLEET, demand, alone).refusals == alone
-    assert place(FLEET, demand, alone).refusals == alone  # by what was remembered
+    assert place(FLEET, demand, alone).refusals == alone  # from the cache
 
 
 TIGHT = (Budget(0), Budget(1023), Budget(cores=5), Budget(devices=0), Budget(-1), Budget(20_000))
@@ -177,7 +177,7 @@ def calls_of(columns: Columns, demand: Demand, budget: Budget) -> int:
     ids=("memory", "whole", "devices", "cores", "two containers"),
 )
 def test_a_refusal_by_quota_looks_at_no_node_on_its_own(demand: Demand, budget: Budget):
-    """Otherwise an exhausted quota would block the loop for a time proportional to the nodes."""
+    """An exhausted quota would otherwise block the loop for a time proportional to the nodes."""
     few, many = (
         some_columns(*(device_facts(f"GPU-{n}", node=f"node-{n:03}") for n in range(nodes)))
         for nodes in (20, 200)
@@ -189,7 +189,7 @@ def test_a_refusal_by_quota_looks_at_no_node_on_its_own(demand: Demand, budget: 
     st.lists(st.lists(st.sampled_from([0, 1, 2, 90, 1 << 40]), min_size=4, max_size=4), min_size=1)
 )
 def test_rows_of_counts_have_the_same_number_if_and_only_if_they_are_equal(rows):
-    """This holds for large counts, too; as digits of one number they would exceed 64 bits."""
+    """This also holds for large counts, which as digits of one number would exceed 64 bits."""
     numbers = row_numbers(np.array(rows, dtype=np.int64)).tolist()
     for one, number in zip(rows, numbers, strict=True):
         assert [other == one for other in rows] == [other == number for other in numbers]

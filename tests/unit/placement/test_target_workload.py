@@ -1,4 +1,4 @@
-"""The typical mix: what it counts, in which steps it changes, and what is remembered of it."""
+"""The typical mix counts requests, changes in steps, and is cached."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_of_many_claims_one_in_eight_is_looked_at():
 
 
 def test_the_mix_is_learned_quickly_at_first_and_then_in_steps():
-    """Every claim is of another type, so every look at the claims finds another mix."""
+    """Every claim has a different type, so each look at the claims finds a different mix."""
     mix, changed_at = Mix(), []
     for number in range(1, 2_100):
         version = mix.version
@@ -110,7 +110,7 @@ def test_what_is_remembered_of_devices_holds_until_the_types_change():
     assert mix.views == {state: VIEW}
     assert mix.rises.of(a_type()) == {state: 1.5}
     assert mix.rises.of(a_type("2Gi")) == {}
-    give_mix(mix, [(1.0, a_type())])  # the same as before
+    give_mix(mix, [(1.0, a_type())])  # unchanged
     assert mix.views == {state: VIEW}
     version = mix.version
     give_mix(mix, [(1.0, a_type())], without_devices=0.5)

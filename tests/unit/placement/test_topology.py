@@ -1,4 +1,4 @@
-"""The devices that are taken when links between devices count."""
+"""The selection of devices by the links between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgpu_operator.placement.topology import choose, pair_score
 
 
 def a_node(scores: dict[tuple[int, int], int], count: int) -> Columns:
-    """Return a node of devices; scores by (from, to) are symmetric unless both are given."""
+    """Return a node of devices; a score holds in both directions unless both are given."""
     said = {(b, a): score for (a, b), score in scores.items()} | scores
     return some_columns(
         *(
@@ -122,7 +122,7 @@ def test_a_node_of_64_devices_is_decided_in_bounded_time_and_no_worse_than_greed
 
 
 def greedily(columns: Columns, start: int, devices: int, count: int) -> int:
-    """Return the devices reached from one by adding, each time, the one that adds most."""
+    """Return the devices found by repeatedly adding the device that raises the score most."""
     chosen = (start,)
     while len(chosen) < count:
         rest = [device for device in range(devices) if device not in chosen]

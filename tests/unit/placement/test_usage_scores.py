@@ -1,4 +1,4 @@
-"""The formulas, in numbers."""
+"""The scores of nodes and devices, with numbers."""
 
 from __future__ import annotations
 

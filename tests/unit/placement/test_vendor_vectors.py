@@ -1,6 +1,6 @@
-"""Every recorded decision of HAMi for other vendors' devices is ours, too.
+"""Our decisions about other vendors' devices are the same as HAMi's recorded decisions.
 
-See tests/vectors/vendors/README.md for how the vectors were made.
+tests/vectors/vendors/README.md describes how the vectors were made.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from vgpu_api.v1alpha1 import VGPUClaimSpec
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
 @serving_in_turn()
 def test_pods_are_placed_as_hami_places_them(path: Path) -> None:
-    """Denied, overlooked, refused for the same reasons, or given the same parts of devices.
+    """A pod is denied, ignored, refused for the same reasons, or gets the same parts of devices.
 
-    HAMi takes no choice back: of several containers the first may leave too little for the next.
+    HAMi never revises a choice, so a pod's first container may leave too little for the next.
     """
     answered = 0
     for question in questions(path):
@@ -67,10 +67,10 @@ def _hamis(question: Question) -> object:
 def _reasons(question: Question, text: str) -> frozenset[str]:
     """Return the reasons of a refusal, in any order.
 
-    Of devices that come in modules HAMi counts out of the number asked for, and among them those
-    that fit together, 0 too; here counts are out of the node's devices, as of all others. A GCU in
-    use is one whose slots are all taken here, as every other device that serves one request. A
-    MetaX device that is not well has the word that other vendors' have.
+    For devices that come in modules, HAMi counts out of the requested number, and includes counts
+    of 0; here all counts are out of the node's devices. A GCU in use counts here as a device
+    without free slots, like every device that serves one request. An unhealthy MetaX device has the
+    same word as other vendors' devices.
     """
     parts = text.split(", ")
     if question.name.startswith("ascend910c"):
@@ -79,9 +79,9 @@ def _reasons(question: Question, text: str) -> frozenset[str]:
     if question.name.startswith("kunlunxin"):
         return frozenset(
             {"refused"}
-        )  # HAMi reports NumaNotFit for the node, whatever kept devices away
+        )  # HAMi reports NumaNotFit for the node, for any reason of its devices
     if question.name.startswith("aws-neuron") and "NumaNotFit" in question.answer["refused"]:
-        return frozenset({"refused"})  # of several devices, whatever kept them away
+        return frozenset({"refused"})  # HAMi reports it for several devices, for any reason
     if question.name.startswith("metax-sgpu"):
         parts = [part.replace("CardUnhealthy", "CardNotHealth") for part in parts]
     if question.name.startswith("enflame-gcu"):
@@ -91,20 +91,20 @@ def _reasons(question: Question, text: str) -> frozenset[str]:
 
 
 def _asking(question: Question, given: list[list[tuple[str, int, int]]]) -> list[object]:
-    """Without containers that got nothing.
+    """Return the devices of the containers that got any.
 
-    HAMi v2.10.0 gives those no place in its records where a device's type is a model's name (its
-    issue 2899, mended after), so its records of the containers behind them are shifted.
+    HAMi v2.10.0 leaves the others out of its records if a device's type is a model's name (its
+    issue 2899, fixed later), so its records of later containers are shifted.
     """
     return [_several(question, container) for container in given if container]
 
 
 def _several(question: Question, given: list[tuple[str, int, int]]) -> object:
-    """Of several devices that go in groups: the amounts, and how many come from each group.
+    """Return the amounts of several devices, and how many devices come from each group.
 
-    Which of equal groups they are HAMi decides at random. Halves of a server of Kunlunxin's are
-    halves of HAMi's list, which use reorders, and here those of the server: of them, the amounts.
-    A MetaX device that serves a request alone comes from one of such groups, too.
+    HAMi selects one of equal groups at random. For Kunlunxin, HAMi's halves of a server are halves
+    of a list that it sorts by use, and ours are those of the server, so only amounts are compared.
+    A MetaX device that serves a request alone also comes from such a group.
     """
     alone = question.name.startswith("metax-sgpu") and all(cores == 100 for _, _, cores in given)
     if question.name.startswith("kunlunxin") or (alone and len(given) == 1):
@@ -131,7 +131,7 @@ def test_plugins_read_back_what_hami_writes_for_them(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
 def test_admission_writes_the_amounts_that_hami_writes(path: Path) -> None:
-    """The vendor's plugin is called with the amounts in the limits."""
+    """The kubelet calls the vendor's plugin with the amounts in the limits."""
     compared = 0
     for _, pod, _, answer in answers(path):
         if "limits" in answer:
