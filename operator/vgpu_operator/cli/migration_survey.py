@@ -279,6 +279,8 @@ def lines_of(found: Survey) -> Iterator[str]:
     if found.refused:
         yield "Pods that run and could not be created anew in a namespace of vgpu:"
         yield from (f"  {pod}" for pod in found.refused)
+    if not found.nodes:
+        yield "No node is served by HAMi's device plugin, or was taken over from it"
     for node in found.nodes:
         yield from _about(node, found.judged.get(node.metadata.name))
 
