@@ -55,7 +55,13 @@ from vgpu_operator.certificates.names import (
     WEBHOOK_CONFIGURATIONS,
     WEBHOOK_SECRET,
 )
-from vgpu_operator.cli.hami_installation import is_hamis_plugin, is_hamis_webhook, runs_beside
+from vgpu_operator.cli.hami_installation import (
+    is_hamis_plugin,
+    is_hamis_scheduler,
+    is_hamis_webhook,
+    runs_beside,
+    scheduler_of,
+)
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, POLICIES
 from vgpu_operator.cli.users import users_of
@@ -740,10 +746,13 @@ def _claims(seen: Snapshot) -> Iterator[CheckResult]:
 def _unmarked_pods(seen: Snapshot) -> Iterator[CheckResult]:
     """Find pods that wait for GPUs in vain because they bypassed admission."""
     decided = {pod["metadata"]["uid"] for pod in users_of(seen.of(VGPU_CLAIMS), seen.of(PODS)).pods}
+    hamis = {scheduler_of(each) for each in seen.of(DEPLOYMENTS) if is_hamis_scheduler(each)}
     unmarked = [
         raw
         for raw in seen.of(PODS)
-        if raw["metadata"]["uid"] not in decided and _waits_unmarked(raw, seen.config)
+        if raw["metadata"]["uid"] not in decided
+        and raw["spec"].get("schedulerName") not in hamis
+        and _waits_unmarked(raw, seen.config)
     ]
     if unmarked:
         text = (

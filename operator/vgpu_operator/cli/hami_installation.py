@@ -65,8 +65,7 @@ class HamiInstallation:
     @property
     def scheduler_name(self) -> str:
         """Return the scheduler that HAMi's webhook writes into pods."""
-        given = (arguments_of(each).get("scheduler-name") for each in self.schedulers)
-        return next(filter(None, given), SCHEDULER)
+        return next(map(scheduler_of, self.schedulers), SCHEDULER)
 
     def node_selector(self) -> dict[str, str]:
         """Return the labels of the nodes on which HAMi's device plugin runs."""
@@ -120,6 +119,17 @@ def is_hamis_plugin(daemon_set: Object) -> bool:
     """Return True if a DaemonSet runs HAMi's device plugin."""
     labels: Mapping[str, str] = daemon_set["metadata"].get("labels") or {}
     return labels.get(COMPONENT) == PLUGIN
+
+
+def is_hamis_scheduler(deployment: Object) -> bool:
+    """Return True if a Deployment runs HAMi's scheduler."""
+    labels: Mapping[str, str] = deployment["metadata"].get("labels") or {}
+    return labels.get(COMPONENT) == SCHEDULER
+
+
+def scheduler_of(deployment: Object) -> str:
+    """Return the name under which a Deployment of HAMi's schedules pods."""
+    return arguments_of(deployment).get("scheduler-name") or SCHEDULER
 
 
 def runs_beside(agents: Object) -> bool:

@@ -71,15 +71,19 @@ async def _release(options: argparse.Namespace) -> int:
 
 async def _migrate(options: argparse.Namespace) -> int:
     async with Api.connect(options.kubeconfig, options.context) as api:
-        found = await survey(api, node=options.node or "")
+        node = options.node or ""
+        found = await survey(api, node=node)
         for line in lines_of(found):
             print(line)
-        names, plan = _moves(found, undo=options.undo)
+        names, plan = _moves(found, node, undo=options.undo)
         obstacles = () if options.undo else found.obstacles
         if options.dry_run and obstacles:
             print("\n".join(f"Cannot start: {line}" for line in obstacles))
             return _LEFT
-        status = begin(options, plan or ["nothing to do"], obstacles)
+        if not plan and not obstacles:
+            print("nothing to do")
+            return _DONE
+        status = begin(options, plan, obstacles)
         if status is not None:
             return status
         work = Migration(api, Printer(), found.installed, found.configs)
@@ -90,10 +94,12 @@ async def _migrate(options: argparse.Namespace) -> int:
         return end(())
 
 
-def _moves(found: Survey, *, undo: bool) -> tuple[Sequence[str], Sequence[str]]:
+def _moves(found: Survey, node: str, *, undo: bool) -> tuple[Sequence[str], Sequence[str]]:
     """Return the nodes to take over or to give back, and the plan."""
     if undo:
         names = [each.metadata.name for each in found.nodes if former_of(each) is not None]
+        if node and not names:
+            raise CannotAnswer(f"node {node}: it was not taken over from HAMi")
         return names, [f"give node {name} back to HAMi" for name in names]
     names = [each.metadata.name for each in found.nodes if not is_taken_over(each)]
     return names, [

@@ -16,11 +16,11 @@ from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.errors import VgpuError
-from vgpu_api.names import AGENT_NAMESPACE
-from vgpu_api.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS
+from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_USER
+from vgpu_api.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
-from vgpu_client.errors import NotFound
+from vgpu_client.errors import Forbidden, NotFound
 from vgpu_client.transport import Object
 from vgpu_operator.cli.hami_installation import (
     HamiConfiguration,
@@ -138,7 +138,23 @@ def _of_hami(installed: HamiInstallation, hamis: HamiConfiguration) -> Iterator[
 
 async def _beside(api: Api, installed: HamiInstallation) -> list[str]:
     """Return what is missing for both to run side by side."""
-    return [*await _of_agents(api), *await _of_webhooks(api), *await _of_schedulers(api, installed)]
+    return [
+        *await _of_agents(api),
+        *await _of_webhooks(api),
+        *await _of_schedulers(api, installed),
+        *await _of_rights(api),
+    ]
+
+
+async def _of_rights(api: Api) -> list[str]:
+    """Return a line if the user may not act as the operator, who alone writes claims' status."""
+    try:
+        await api.acting_as(OPERATOR_USER).list(VGPU_CLAIMS)
+    except Forbidden as error:
+        return [f"you may not act as {OPERATOR_USER}, who writes the claims: {error.message}"]
+    except NotFound:
+        return []  # vgpu is not installed, which is named
+    return []
 
 
 async def _of_agents(api: Api) -> list[str]:

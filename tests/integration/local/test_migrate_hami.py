@@ -85,6 +85,12 @@ def ours(mib: int, name: str) -> Object:
     return a_pod(name, a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}))
 
 
+def warnings(cluster: LocalCluster) -> list[str]:
+    """Return the warnings about HAMi's pods, which neither of our programs may write."""
+    events = cluster.objects("events", TENANTS)
+    return [str(each.get("message")) for each in events if each.get("type") == "Warning"]
+
+
 def is_cordoned(found: Object) -> bool:
     return bool(found["spec"].get("unschedulable"))
 
@@ -122,6 +128,7 @@ def test_a_node_with_three_running_pods_is_taken_over_and_given_back(
     running(cluster, "waits")
     until(cluster, lambda: len(claims(cluster, TENANTS)) == 2)
     assert excesses(cluster.server.history()) == []
+    assert warnings(cluster) == []
 
     refused = migrate(cluster, "--node", NODE, "--undo", "--yes")
     assert refused.returncode == 1

@@ -523,6 +523,20 @@ def test_a_fault_is_found_with_what_to_do(
     assert only.remedy
 
 
+def test_pods_that_wait_for_hamis_scheduler_are_hamis():
+    objects = copy.deepcopy(healthy())
+    unmarked_pod(objects)
+    (pod,) = (p for p in objects[PODS.plural, ""] if p["metadata"].get("name") == "p")
+    pod["spec"]["schedulerName"] = "acme"
+    assert [each.check for each in found(objects)] == ["pods"]
+    scheduler = a_workload("acme-scheduler", "kube-system", {}, {})
+    scheduler["metadata"]["labels"] = {"app.kubernetes.io/component": "hami-scheduler"}
+    command = ["scheduler", "--scheduler-name=acme"]
+    scheduler["spec"]["template"]["spec"]["containers"] = [{"name": "e", "command": command}]
+    change(objects, DEPLOYMENTS).append(scheduler)
+    assert found(objects) == []
+
+
 def test_a_hami_that_nodes_are_taken_over_from_is_no_fault():
     objects = copy.deepcopy(healthy())
     for step in (beside_hami, hamis_webhook, hamis_plugin, hamis_config_map):

@@ -12,9 +12,17 @@ import yaml
 
 from builders import a_container, a_node, a_pod
 from vgpu_api import names
-from vgpu_api.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, Resource
+from vgpu_api.resources import (
+    CONFIG_MAPS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VGPU_CLAIMS,
+    Resource,
+)
 from vgpu_api.vendors import kinds
-from vgpu_client.errors import NotFound
+from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.hami_installation import (
     arguments_of,
     configuration_of,
@@ -56,6 +64,9 @@ def a_workload(
 class Cluster:
     """The objects of a cluster where HAMi was installed as release `acme`."""
 
+    user = ""
+    may_impersonate = True
+
     def __init__(self) -> None:
         node = a_node("n1", labels={"gpu": "on", "kubernetes.io/os": "linux"}).to_wire()
         node["metadata"]["annotations"] = {names.HAMI_NODE_REGISTER: REGISTER}
@@ -69,6 +80,7 @@ class Cluster:
         self.objects: dict[str, list[dict[str, Any]]] = {
             NODES.plural: [node, a_node("n2").to_wire()],
             PODS.plural: [],
+            VGPU_CLAIMS.plural: [],
             NAMESPACES.plural: [
                 {"metadata": {"name": "left", "labels": {"hami.io/webhook": "ignore"}}}
             ],
@@ -116,7 +128,9 @@ class Cluster:
         return found
 
     def acting_as(self, user: str) -> Cluster:
-        return self
+        other = copy.copy(self)
+        other.user = user
+        return other
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
         try:
@@ -132,6 +146,8 @@ class Cluster:
         label_selector: str = "",
         field_selector: str = "",
     ) -> Any:
+        if self.user and not self.may_impersonate:
+            raise Forbidden(f"cannot impersonate {self.user}", status=403)
         found = [
             copy.deepcopy(obj)
             for obj in self.objects[resource.plural]
@@ -259,6 +275,10 @@ def our_broken_config(cluster: Cluster) -> None:
     cluster.one(CONFIG_MAPS, "vgpu-config")["data"]["config.yaml"] = "nvidia: 3"
 
 
+def no_right(cluster: Cluster) -> None:
+    cluster.may_impersonate = False
+
+
 def another_name(cluster: Cluster) -> None:
     data = cluster.one(CONFIG_MAPS, "acme-scheduler-device")["data"]
     data["device-config.yaml"] = "nvidia: {resourceMemoryName: acme.com/mem}"
@@ -278,6 +298,7 @@ def another_name(cluster: Cluster) -> None:
         (our_defaults, "views.hamiNodeRegister must be false"),
         (our_defaults, "vendors.leaveAlone must have ascend910a"),
         (our_broken_config, "our configuration: ConfigMap vgpu-config: config.yaml: nvidia"),
+        (no_right, "you may not act as system:serviceaccount:vgpu-system:vgpu-operator"),
         (another_name, "nvidia.resourceMemoryName is nvidia.com/gpumem, and HAMi's pods ask for"),
     ],
 )

@@ -71,6 +71,19 @@ async def test_its_author_learns_why_from_an_event(
     assert [event["reason"] for event in told] == ["NotAdmitted"]
 
 
+@pytest.mark.parametrize(("node", "reasons"), [("node-1", ["NotAdmitted"]), ("of-hami", [])])
+async def test_one_that_runs_on_a_node_without_devices_of_ours_is_nobodys_business(
+    world: Replica, monkeypatch: pytest.MonkeyPatch, node: str, reasons: list[str]
+) -> None:
+    """Beside HAMi each of its pods would get a warning of a program that it never asked."""
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(world.recorder, "record", lambda _, **event: told.append(event))
+    stored_again(world, world.pod(admitted=False), nodeName=node)
+    await world.told()
+    assert [event["reason"] for event in told] == reasons
+    assert claims(world) == []
+
+
 async def test_bind_refuses_it(world: Replica) -> None:
     pod = world.pod(admitted=False)
     request = BindRequest("default", pod.metadata.name, pod.metadata.uid, "node-1")

@@ -38,6 +38,8 @@ def _may_be_served(state: State, pod: GPUPod, claim: VGPUClaim | None) -> bool:
     """Return True for a bound pod without an allocation, and for one whose claim blocked it."""
     if pod.wants_node:
         return pod.uid in state.pods.blocked
+    if not pod.is_admitted and not state.ledger.devices(pod.pod.spec.node_name):
+        return False  # beside HAMi: it runs on a node of HAMi's, and asks nothing of us
     return (
         pod.is_running and not _has_its_allocation(pod, claim) and pod.uid not in state.pods.ended
     )
