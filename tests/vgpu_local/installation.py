@@ -50,6 +50,10 @@ def install(
         (found["kind"], len(found["webhooks"]))
         for found in yaml.safe_load_all(configurations.read_text())
     ]
+    added = ROOT / "manifests" / "overlays" / overlay_name / "hooks.yaml"
+    if added.exists():
+        kind, count = hooks[0]
+        hooks[0] = kind, count + len(yaml.safe_load(added.read_text()))
     patches: list[Object] = [
         {
             "target": {"kind": kind, "name": name},

@@ -20,7 +20,12 @@ import orjson
 
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import DISABLE_CONTROL_ALLOWED, LABEL_DISABLE_CONTROL
-from vgpu_api.resources import NAMESPACES, RESOURCE_CLAIMS, VGPU_CLAIMS
+from vgpu_api.resources import (
+    NAMESPACES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    VGPU_CLAIMS,
+)
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
@@ -29,6 +34,7 @@ from vgpu_operator.admission.quotas import refuse_over_quota
 from vgpu_operator.admission.rules import (
     Denied,
     RawPod,
+    ask_by_templates,
     check_volcano_job,
     claim_named_by,
     claim_without_effect,
@@ -39,6 +45,7 @@ from vgpu_operator.admission.rules import (
     mutate_pod,
     resource_claim_named_by,
     switched_off,
+    templates_named_by,
     too_many_containers,
     unanswered,
     unasked,
@@ -106,6 +113,8 @@ class Reviews:
     async def _mutate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
         _refuse_many_containers(pod)
         await self._refuse_copied(pod, request.namespace)
+        asking = await self._ask_by_templates(pod, request.namespace)
+        pod = RawPod(applied(pod, asking)) if asking else pod
         named = claim_named_by(pod)
         claim = None if named is None else await self._read_claim(request.namespace, named.name)
         may = await self._may_disable_control(pod, request.namespace)
@@ -119,7 +128,22 @@ class Reviews:
         warnings = switched_off(pod, self._source.config)
         if named is not None and claim is None:
             warnings += waits_for_claim(applied(pod, operations))
-        return operations, warnings
+        return [*asking, *operations], warnings
+
+    async def _ask_by_templates(self, pod: RawPod, namespace: str) -> list[Operation]:
+        """Return the patch by which a pod asks for what its ResourceClaimTemplates say.
+
+        A template that does not exist yet may be of any class, so it is left to Kubernetes.
+        """
+        if self._source.config.scheduling.mode != "Claims":
+            return []
+        found: dict[str, dict[str, Any]] = {}
+        for entry, name in templates_named_by(pod).items():
+            with contextlib.suppress(NotFound):
+                found[entry] = await self._api.get(
+                    RESOURCE_CLAIM_TEMPLATES, name, namespace=namespace
+                )
+        return ask_by_templates(pod, found, self._source.config)
 
     async def _validate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
         _refuse_many_containers(pod)

@@ -345,12 +345,14 @@ class ResourceClaimWork:
         writing: ResourceClaims with a write in flight.
         backoffs: The back-off of ResourceClaims whose writes fail.
         not_before: The times before which they are not written again.
+        told: The UIDs of ResourceClaims of our classes that are not served and were told so.
     """
 
     due: dict[ResourceKey, None] = field(default_factory=dict)
     writing: dict[ResourceKey, WriteResourceClaim] = field(default_factory=dict)
     backoffs: dict[ResourceKey, Backoff] = field(default_factory=dict)
     not_before: dict[ResourceKey, float] = field(default_factory=dict)
+    told: dict[ResourceKey, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

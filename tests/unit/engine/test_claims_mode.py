@@ -468,3 +468,43 @@ async def test_the_resource_claim_names_the_claim_that_it_shows() -> None:
     assert found is not None
     name = found["metadata"]["annotations"][ANNOTATION_CLAIM]
     assert (VGPU_CLAIMS.plural, "default", name) in world.api.objects
+
+
+@pytest.mark.parametrize(
+    ("owners", "sentence"),
+    [
+        ([], "name a ResourceClaimTemplate of class vgpu.dev in the pod"),
+        ([{"kind": "Pod", "uid": "of-a-pod"}], "create the pod anew"),
+    ],
+)
+async def test_a_claim_of_our_class_that_is_not_served_is_told_so_once(
+    monkeypatch: pytest.MonkeyPatch, owners: list[dict[str, str]], sentence: str
+) -> None:
+    world = replica()
+    told = recorded(world, monkeypatch)
+    exactly = {"exactly": {"deviceClassName": "vgpu.dev"}}
+    claim = {
+        "metadata": {"name": "mine", "namespace": "default", "ownerReferences": owners},
+        "spec": {"devices": {"requests": [{"name": "gpu", **exactly}]}},
+    }
+    changed(world, claim)
+    await world.settle()
+    changed(world, claim)
+    await world.settle()
+    (only,) = told
+    assert only["reason"] == "Unsupported"
+    assert sentence in only["note"]
+
+
+async def test_claims_of_other_classes_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = replica()
+    told = recorded(world, monkeypatch)
+    exactly = {"exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    claim = {
+        "metadata": {"name": "mine", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", **exactly}]}},
+    }
+    changed(world, claim)
+    await world.settle()
+    assert told == []
+    assert list(world.cache.resource_claims) == []

@@ -5,6 +5,7 @@ Pods are mutated, refused or warned about. Claims and configurations are validat
 The caller passes in whatever has to be looked up, such as the claim that a pod names.
 """
 
+from vgpu_operator.admission.rules.claim_templates import ask_by_templates, templates_named_by
 from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_claim, validate_claim
 from vgpu_operator.admission.rules.claims_mode import copied_claim, resource_claim_named_by
 from vgpu_operator.admission.rules.configuration import validate_configuration
@@ -24,6 +25,7 @@ from vgpu_operator.admission.rules.warnings import misspelt, unasked, waits_for_
 __all__ = [
     "Denied",
     "RawPod",
+    "ask_by_templates",
     "check_volcano_job",
     "claim_named_by",
     "claim_without_effect",
@@ -35,6 +37,7 @@ __all__ = [
     "mutate_pod",
     "resource_claim_named_by",
     "switched_off",
+    "templates_named_by",
     "too_many_containers",
     "unanswered",
     "unasked",

@@ -37,6 +37,7 @@ def _forget(state: State, key: ResourceKey, uid: str) -> None:
     if before is not None:
         state.resource_claims.backoffs.pop(key, None)
         state.resource_claims.not_before.pop(key, None)
+        state.resource_claims.told.pop(key, None)
         _note_change(state, key, before)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vgpu_api import dra
 from vgpu_api.core import ResourceClaim
-from vgpu_api.dra import DRIVER
 from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.resources import RESOURCE_CLAIMS
 from vgpu_api.v1alpha1 import Allocation
-from vgpu_operator.engine.effects import Effect, WriteResourceClaim
+from vgpu_client.recorder import Regarding
+from vgpu_operator.engine.effects import Effect, RecordEvent, WriteResourceClaim
 from vgpu_operator.engine.resource_claims.hand_over import shows
 from vgpu_operator.engine.resource_claims.known import ResourceKey, vgpu_claim_of
 from vgpu_operator.engine.state import State
+
+_ACTION = "Allocating"
 
 
 def tidy_due(state: State) -> Iterator[list[Effect]]:
@@ -23,10 +27,37 @@ def tidy_due(state: State) -> Iterator[list[Effect]]:
             work.due[key] = None
     due, work.due = work.due, {}
     for key in due:
+        _tell_of_unserved(key, state)
         effect = None if key in work.writing or key in work.not_before else _tidy(key, state)
         if effect is not None:
             work.writing[key] = effect
             yield [effect]
+
+
+def _tell_of_unserved(key: ResourceKey, state: State) -> None:
+    """Record an event on a ResourceClaim of our classes that nobody will ever allocate.
+
+    Pods are served by claims that the operator makes for them. What a template asks for is read
+    when its pod is created; a claim that a user has made may be for several pods.
+    """
+    found, told = state.cache.resource_claims.get(key), state.resource_claims.told
+    if found is None or dra.is_made_name(key.name) or found.metadata.deletion_timestamp is not None:
+        return
+    if found.status.allocation is not None or told.get(key) == found.metadata.uid:
+        return
+    told[key] = found.metadata.uid
+    metadata = found.metadata
+    is_of_template = any(owner.kind == "Pod" for owner in metadata.owner_references)
+    note = (
+        "no admission read the template when the pod was created, so create the pod anew"
+        if is_of_template
+        else "a claim that is not made from a template is not served: name a "
+        f"ResourceClaimTemplate of class {dra.CLASS} in the pod, or ask by resources"
+    )
+    regarding = Regarding(
+        RESOURCE_CLAIMS.api_version, RESOURCE_CLAIMS.kind, key.namespace, key.name, metadata.uid
+    )
+    state.outbox.append(RecordEvent(regarding, "Warning", "Unsupported", _ACTION, note))
 
 
 def _tidy(key: ResourceKey, state: State) -> WriteResourceClaim | None:
@@ -70,7 +101,7 @@ def _of_unreserved(
 
 def _is_touched(found: ResourceClaim) -> bool:
     """Return True if a ResourceClaim has our finalizer or a device of our driver."""
-    has_device = any(each.driver == DRIVER for each in found.results)
+    has_device = any(each.driver == dra.DRIVER for each in found.results)
     return has_device or FINALIZER_IN_USE in found.metadata.finalizers
 
 

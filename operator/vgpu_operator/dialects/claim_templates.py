@@ -1,0 +1,235 @@
+"""Reads what users ask for in ResourceClaimTemplates of our classes, in mode Claims.
+
+A pod that names such a template is changed to ask for the same in HAMi's words. From then on it is
+like any other pod: the ResourceClaim is made by the operator, with one request for each container.
+Kubernetes' own allocation offers more than can be honoured here. Whatever cannot is refused, with
+the field of the template and what would be right, rather than ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from vgpu_api import dra, names, quantity
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.core.resource_claim import ClaimedRequest, DeviceRequests, ExactRequest
+from vgpu_api.errors import BadInput, Fault, QuantityError
+from vgpu_operator.dialects.containers import PodContainer, each_container
+from vgpu_operator.dialects.selector_expressions import Wanted, read_expression
+
+_NUMA = frozenset({f"{domain}/numa" for domain in dra.CLASSES})
+_FULL = 100
+_MEMORY, _CORES = "memory", "cores"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a pod asks for by templates.
+
+    Attributes:
+        amounts: Resources in HAMi's words, by container.
+        annotations: HAMi's annotations that choose devices.
+    """
+
+    amounts: Mapping[str, Mapping[str, str]]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_ours(devices: DeviceRequests) -> bool:
+    """Return True if one of the requests is for a class of ours."""
+    return any(not dra.CLASSES.isdisjoint(each.classes) for each in devices.requests)
+
+
+def asked_by(
+    pod: Pod, templates: Mapping[str, tuple[str, DeviceRequests]], config: ClusterConfig
+) -> Asked:
+    """Return what a pod asks for by the templates of our classes.
+
+    Args:
+        pod: The pod.
+        templates: By entry of the pod's `resourceClaims`: the template's name, and its requests.
+        config: The resource names.
+
+    Raises:
+        BadInput: Something cannot be honoured. The message has the template and the field.
+    """
+    amounts: dict[str, Mapping[str, str]] = {}
+    wanted: list[Wanted] = []
+    needs_numa = False
+    for entry, (name, devices) in templates.items():
+        at = f"resourceclaimtemplates/{name}: spec.spec.devices"
+        needs_numa |= _constraints(at, devices)
+        _refuse_config(at, devices)
+        for index, request in enumerate(devices.requests):
+            path = f"{at}.requests[{index}]"
+            place = _user(pod, entry, request, path, count=len(devices.requests))
+            if place.name in amounts:
+                raise BadInput.forbidden(
+                    path, f"container {place.name} has a request already, and may have only one"
+                )
+            exactly = _exactly(request, path)
+            amounts[place.name] = _amounts(exactly, f"{path}.exactly", config)
+            wanted.append(_selectors(exactly, f"{path}.exactly"))
+    annotations = _annotations(pod, wanted, f"resourceclaimtemplates/{_names(templates)}")
+    if needs_numa:
+        annotations[names.NVIDIA_NUMA_BIND] = "true"
+    return Asked(amounts, annotations)
+
+
+def _names(templates: Mapping[str, tuple[str, DeviceRequests]]) -> str:
+    return ",".join(name for name, _ in templates.values())
+
+
+def _user(pod: Pod, entry: str, request: ClaimedRequest, path: str, *, count: int) -> PodContainer:
+    """Return the one container that uses a request."""
+    uses = [
+        (place, used.request)
+        for place in each_container(pod)
+        for used in place.container.resources.claims
+        if used.name == entry and used.request in ("", request.name)
+    ]
+    whole = next((place for place, named in uses if not named), None)
+    if whole is not None and count > 1:
+        raise BadInput.required(
+            f"{whole.path}.resources.claims[{entry}].request",
+            f"the template has {count} requests, and a container gets the devices of one",
+        )
+    if len(uses) != 1:
+        raise BadInput(
+            field=path,
+            value=", ".join(place.name for place, _ in uses) or "none",
+            detail="must be used by one container of the pod: limits are by container",
+        )
+    return uses[0][0]
+
+
+def _exactly(request: ClaimedRequest, path: str) -> ExactRequest:
+    """Return a request of a class of ours that asks for a number of devices."""
+    exactly = request.exactly
+    if exactly is None:
+        raise BadInput.forbidden(
+            f"{path}.firstAvailable", "alternatives are not chosen from; write exactly"
+        )
+    if exactly.device_class_name not in dra.CLASSES:
+        raise BadInput.unsupported(
+            f"{path}.exactly.deviceClassName", exactly.device_class_name, sorted(dra.CLASSES)
+        )
+    if exactly.allocation_mode not in ("", "ExactCount"):
+        raise BadInput.unsupported(
+            f"{path}.exactly.allocationMode", exactly.allocation_mode, ["ExactCount"]
+        )
+    if exactly.admin_access:
+        raise BadInput.forbidden(
+            f"{path}.exactly.adminAccess", "devices are watched through the agents' metrics"
+        )
+    if exactly.tolerations:
+        raise BadInput.forbidden(
+            f"{path}.exactly.tolerations", "a device that is out of service takes nothing new"
+        )
+    return exactly
+
+
+def _amounts(exactly: ExactRequest, path: str, config: ClusterConfig) -> Mapping[str, str]:
+    """Return the count, memory and cores of a request, with the defaults of its class."""
+    nvidia = config.nvidia
+    found = {nvidia.resource_count_name: str(exactly.count or 1)}
+    requests = {} if exactly.capacity is None else dict(exactly.capacity.requests)
+    at = f"{path}.capacity.requests"
+    memory, cores = requests.pop(_MEMORY, None), requests.pop(_CORES, None)
+    for unknown in requests:
+        raise BadInput.unsupported(at, unknown, [_CORES, _MEMORY])
+    if memory is not None:
+        # Kubernetes rounds a request up to the next step, which is a MiB.
+        mib = -(-_number(memory, f"{at}[{_MEMORY}]", "a size such as 8Gi") // quantity.MIB)
+        found[nvidia.resource_memory_name] = f"{mib}Mi"
+    if cores is not None:
+        percent = _number(cores, f"{at}[{_CORES}]", "a whole percentage, 0 to 100")
+        if percent.denominator != 1 or not 0 <= percent <= _FULL:
+            raise BadInput(
+                field=f"{at}[{_CORES}]", value=cores, expected="a whole percentage, 0 to 100"
+            )
+        found[nvidia.resource_core_name] = str(percent.numerator)
+    elif exactly.device_class_name == dra.HAMI_CLASS:
+        found[nvidia.resource_core_name] = str(_FULL)  # as HAMi's driver has it
+    return found
+
+
+def _number(given: str | int, path: str, expected: str) -> Fraction:
+    try:
+        number = quantity.parse(given)
+    except QuantityError as error:
+        raise BadInput(field=path, value=given, expected=expected) from error
+    if number < 0:
+        raise BadInput(field=path, value=given, expected=expected)
+    return number
+
+
+def _selectors(exactly: ExactRequest, path: str) -> Wanted:
+    """Return what all selectors of a request want together."""
+    found = Wanted()
+    for index, selector in enumerate(exactly.selectors):
+        at = f"{path}.selectors[{index}].cel.expression"
+        expression = (selector.get("cel") or {}).get("expression")
+        if not isinstance(expression, str):
+            raise BadInput.required(at)
+        found = found.together(read_expression(expression, at), at)
+    return found
+
+
+def _constraints(at: str, devices: DeviceRequests) -> bool:
+    """Return True if devices must share a NUMA node; refuse every other rule."""
+    needs = False
+    for index, each in enumerate(devices.constraints):
+        path = f"{at}.constraints[{index}]"
+        if each.distinct_attribute:
+            raise BadInput.forbidden(
+                f"{path}.distinctAttribute", "the devices of a request are always different"
+            )
+        if each.match_attribute not in _NUMA:
+            raise BadInput.unsupported(
+                f"{path}.matchAttribute", each.match_attribute, sorted(_NUMA)
+            )
+        if len(each.requests or devices.requests) > 1:
+            raise BadInput(
+                field=f"{path}.requests",
+                value=each.requests,
+                fault=Fault.UNSUPPORTED,
+                detail="a rule holds for the devices of one request; ask for them in one",
+            )
+        needs = True
+    return needs
+
+
+def _refuse_config(at: str, devices: DeviceRequests) -> None:
+    for index, _ in enumerate(devices.config):
+        raise BadInput.forbidden(f"{at}.config[{index}]", "no parameters are read; leave it out")
+
+
+def _annotations(pod: Pod, wanted: Sequence[Wanted], path: str) -> dict[str, str]:
+    """Return HAMi's annotations for the selectors, which hold for all containers of a pod."""
+    if len(set(wanted)) > 1:
+        raise BadInput.forbidden(
+            path, "all requests of a pod must have the same selectors; use a pod for each"
+        )
+    found = dict(_words(wanted[0])) if wanted else {}
+    for key, value in found.items():
+        written = pod.metadata.annotations.get(key)
+        if written is not None and written != value:
+            raise BadInput.forbidden(
+                f"metadata.annotations[{key}]", "the template's selectors choose devices already"
+            )
+    return found
+
+
+def _words(wanted: Wanted) -> Iterator[tuple[str, str]]:
+    for key, values in (
+        (names.NVIDIA_USE_TYPE, wanted.models),
+        (names.NVIDIA_NOUSE_TYPE, wanted.not_models),
+        (names.NVIDIA_USE_UUID, wanted.uuids),
+        (names.NVIDIA_NOUSE_UUID, wanted.not_uuids),
+    ):
+        if values:
+            yield key, ",".join(sorted(values))

@@ -1,0 +1,228 @@
+"""Pods that name ResourceClaimTemplates of our classes, or of HAMi's, ask for the same in words."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from builders import CLAIMS
+from vgpu_api.core import Pod
+from vgpu_api.dra import HAMI_CLASS
+from vgpu_api.names import NVIDIA_NOUSE_TYPE, NVIDIA_NUMA_BIND, NVIDIA_USE_TYPE, NVIDIA_USE_UUID
+from vgpu_operator.admission.rules import Denied, ask_by_templates, mutate_pod, templates_named_by
+from vgpu_operator.dialects import read
+
+Raw = dict[str, Any]
+
+
+def a_pod(*containers: Raw, entry: str = "gpu") -> Raw:
+    return {
+        "metadata": {"name": "pod-1"},
+        "spec": {
+            "containers": list(containers) or [using("main", entry)],
+            "resourceClaims": [{"name": entry, "resourceClaimTemplateName": "small"}],
+        },
+    }
+
+
+def using(name: str, entry: str = "gpu", **more: str) -> Raw:
+    return {"name": name, "resources": {"claims": [{"name": entry, **more}]}}
+
+
+def a_request(name: str = "gpu", *, class_name: str = "vgpu.dev", **exactly: Any) -> Raw:
+    return {"name": name, "exactly": {"deviceClassName": class_name, **exactly}}
+
+
+def capacity(**requests: Any) -> Raw:
+    return {"capacity": {"requests": requests}}
+
+
+def cel(expression: str) -> Raw:
+    return {"selectors": [{"cel": {"expression": expression}}]}
+
+
+def a_template(*requests: Raw, **devices: Any) -> Raw:
+    spec = {"devices": {"requests": list(requests), **devices}}
+    return {"metadata": {"name": "small"}, "spec": {"spec": spec}}
+
+
+def changed(pod: Raw, template: Raw) -> Any:
+    named = templates_named_by(pod)
+    operations = ask_by_templates(pod, dict.fromkeys(named, template), CLAIMS)
+    return jsonpatch.apply_patch(copy.deepcopy(pod), operations)
+
+
+def limits(pod: Raw, template: Raw) -> Raw:
+    (container,) = changed(pod, template)["spec"]["containers"]
+    found: Raw = container["resources"]["limits"]
+    return found
+
+
+def refused(template: Raw, pod: Raw | None = None) -> str:
+    with pytest.raises(Denied) as denied:
+        changed(pod or a_pod(), template)
+    return denied.value.message
+
+
+def test_a_pod_asks_for_what_its_template_says_and_names_it_no_more() -> None:
+    request = a_request(count=2, **capacity(memory="8Gi", cores=50))
+    pod = changed(a_pod(), a_template(request))
+    (container,) = pod["spec"]["containers"]
+    assert pod["spec"]["resourceClaims"] == []
+    assert container["resources"]["claims"] == []
+    amounts = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8192Mi", "nvidia.com/gpucores": "50"}
+    assert container["resources"]["limits"] == container["resources"]["requests"] == amounts
+
+
+def test_what_it_asks_for_is_read_as_hamis_words_are() -> None:
+    """And admission goes on with it as with any other pod in mode Claims."""
+    pod = changed(a_pod(), a_template(a_request(**capacity(memory="8Gi", cores=50))))
+    operations = mutate_pod(pod, CLAIMS, None, token="0" * 12)
+    admitted = jsonpatch.apply_patch(pod, operations)
+    demand = read(Pod.model_validate(admitted), CLAIMS)
+    assert demand is not None
+    assert demand.spec is not None
+    (request,) = demand.spec.requests
+    assert (request.name, request.count, request.memory, request.cores) == ("main", 1, "8Gi", 50)
+    (container,) = admitted["spec"]["containers"]
+    assert container["resources"]["claims"] == [{"name": "vgpu", "request": "main"}]
+
+
+@pytest.mark.parametrize(
+    ("class_name", "expected"),
+    [
+        ("vgpu.dev", {"nvidia.com/gpu": "1"}),
+        (HAMI_CLASS, {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}),
+    ],
+)
+def test_what_is_not_asked_for_has_the_defaults_of_its_class(
+    class_name: str, expected: Raw
+) -> None:
+    assert limits(a_pod(), a_template(a_request(class_name=class_name))) == expected
+
+
+def test_memory_is_rounded_up_to_mebibytes_as_kubernetes_rounds_to_a_step() -> None:
+    found = limits(a_pod(), a_template(a_request(**capacity(memory="1000001"))))
+    assert found["nvidia.com/gpumem"] == "1Mi"
+
+
+def test_each_container_gets_the_devices_of_its_request() -> None:
+    pod = a_pod(using("one", request="a"), using("two", request="b"))
+    template = a_template(
+        a_request("a", **capacity(memory="1Gi")), a_request("b", **capacity(memory="2Gi"))
+    )
+    one, two = changed(pod, template)["spec"]["containers"]
+    assert one["resources"]["limits"]["nvidia.com/gpumem"] == "1024Mi"
+    assert two["resources"]["limits"]["nvidia.com/gpumem"] == "2048Mi"
+
+
+def test_templates_of_other_classes_are_left_alone() -> None:
+    pod = a_pod()
+    template = a_template(a_request(class_name="gpu.nvidia.com"))
+    assert changed(pod, template) == pod
+
+
+def test_a_pod_without_templates_names_none() -> None:
+    named = {"name": "nic", "resourceClaimName": "mine"}
+    assert templates_named_by({"spec": {"containers": [], "resourceClaims": [named]}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("expression", "annotations"),
+    [
+        ('device.driver == "vgpu.dev"', {}),
+        ('device.attributes["vgpu.dev"].type == "hami-gpu"', {}),
+        (
+            'device.attributes["vgpu.dev"].productName == "Tesla T4"',
+            {NVIDIA_USE_TYPE: "Tesla T4"},
+        ),
+        (
+            f'device.attributes["{HAMI_CLASS}"].productName == "A" || '
+            f'(device.attributes["{HAMI_CLASS}"].productName == "B")',
+            {NVIDIA_USE_TYPE: "A,B"},
+        ),
+        (
+            'device.attributes["vgpu.dev"].uuid == "GPU-1" && '
+            'device.attributes["vgpu.dev"].productName != "A"',
+            {NVIDIA_USE_UUID: "GPU-1", NVIDIA_NOUSE_TYPE: "A"},
+        ),
+    ],
+)
+def test_selectors_become_hamis_annotations(expression: str, annotations: Raw) -> None:
+    pod = changed(a_pod(), a_template(a_request(**cel(expression))))
+    assert pod["metadata"].get("annotations", {}) == annotations
+
+
+def test_devices_of_one_numa_node_are_asked_for_by_a_constraint() -> None:
+    template = a_template(a_request(count=2), constraints=[{"matchAttribute": "vgpu.dev/numa"}])
+    pod = changed(a_pod(), template)
+    assert pod["metadata"]["annotations"] == {NVIDIA_NUMA_BIND: "true"}
+
+
+REFUSED: list[tuple[Raw, str]] = [
+    (a_template({"name": "gpu", "firstAvailable": [
+        {"name": "a", "deviceClassName": "vgpu.dev"}]}),
+     "requests[0].firstAvailable: Forbidden: alternatives are not chosen from; write exactly"),
+    (a_template(a_request(allocationMode="All")),
+     'allocationMode: Unsupported value: "All": supported values: "ExactCount"'),
+    (a_template(a_request(adminAccess=True)), "adminAccess: Forbidden"),
+    (a_template(a_request(tolerations=[{"operator": "Exists"}])), "tolerations: Forbidden"),
+    (a_template(a_request(**capacity(memory="much"))),
+     'capacity.requests[memory]: Invalid value: "much": must be a size such as 8Gi'),
+    (a_template(a_request(**capacity(cores=150))),
+     "capacity.requests[cores]: Invalid value: 150: must be a whole percentage, 0 to 100"),
+    (a_template(a_request(**capacity(slots=1))),
+     'capacity.requests: Unsupported value: "slots": supported values: "cores", "memory"'),
+    (a_template(a_request(), constraints=[{"distinctAttribute": "vgpu.dev/uuid"}]),
+     "constraints[0].distinctAttribute: Forbidden"),
+    (a_template(a_request(), constraints=[{"matchAttribute": "vgpu.dev/nvlink"}]),
+     'constraints[0].matchAttribute: Unsupported value: "vgpu.dev/nvlink"'),
+    (a_template(a_request(), config=[{"opaque": {}}]), "config[0]: Forbidden"),
+    (a_template(a_request(), a_request("nic", class_name="nics.example.com")),
+     "pod has"),
+    (a_template(a_request(**cel("device.attributes[\"vgpu.dev\"].minor == 1"))),
+     "Unsupported value"),
+    (a_template(a_request(**cel('device.capacity["vgpu.dev"].memory.isGreaterThan(quantity("1Gi"))'))),
+     "supported are comparisons of productName or uuid"),
+    (a_template(a_request(**cel('device.driver == "gpu.nvidia.com"'))), "Unsupported value"),
+    (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid == "a" || '
+                                'device.attributes["vgpu.dev"].productName == "b"'))),
+     "|| joins values of one attribute only"),
+    (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid == "a" && '
+                                'device.attributes["vgpu.dev"].uuid == "b"'))),
+     "no device can have all these values"),
+    (a_template(a_request(**cel("(" * 40 + "device" + ")" * 40))), "nested too deeply"),
+    (a_template(a_request(**cel('device.attributes["other"].uuid == "a"'))),
+     "there are no attributes of other"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "sentence"), REFUSED)
+def test_what_cannot_be_honoured_is_refused_with_the_field(template: Raw, sentence: str) -> None:
+    message = refused(template)
+    if sentence == "pod has":  # two requests, and the container does not say which
+        assert message.startswith("spec.containers[0].resources.claims[gpu].request: Required")
+        return
+    assert message.startswith("resourceclaimtemplates/small: spec.spec.devices.")
+    assert sentence in message
+
+
+def test_a_request_that_two_containers_share_is_refused() -> None:
+    message = refused(a_template(a_request()), a_pod(using("one"), using("two")))
+    assert 'Invalid value: "one, two": must be used by one container' in message
+
+
+def test_a_request_that_nobody_uses_is_refused() -> None:
+    message = refused(a_template(a_request()), a_pod({"name": "main"}))
+    assert 'Invalid value: "none"' in message
+
+
+def test_different_selectors_in_one_pod_are_refused() -> None:
+    pod = a_pod(using("one", request="a"), using("two", request="b"))
+    template = a_template(
+        a_request("a", **cel('device.attributes["vgpu.dev"].uuid == "x"')), a_request("b")
+    )
+    assert "must have the same selectors" in refused(template, pod)
