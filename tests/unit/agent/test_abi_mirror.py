@@ -1,4 +1,4 @@
-"""The Python mirror of the shared files' layout against the header, compiled."""
+"""The Python mirror of the shared files' layout agrees with the compiled header."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ FACTS = {
     "offsetof(struct vgpu_region_slot, owner) + 8": abi.OWNER.size,
 }
 
-# Every field, written by C with a value of its own and read back by the mirror.
+# C writes a unique value to every field, and the mirror reads it back.
 WRITER = """
 #include <stdio.h>
 #include <string.h>

@@ -141,7 +141,7 @@ ON_DISK = b"""{
 
 
 def test_the_file_is_for_people_too_and_stays_readable_for_later_agents() -> None:
-    """A node is updated while its pods run, so this file must stay readable for ever."""
+    """Nodes are updated while their pods run, so later agents must be able to read this file."""
     written = encode(a_state())
     assert json.loads(written) == json.loads(ON_DISK)
     assert written.count(b"\n") >= ON_DISK.count(b"\n")

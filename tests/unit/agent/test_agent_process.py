@@ -1,4 +1,4 @@
-"""The agent's process: its arguments, and the real pynvml on the simulated driver."""
+"""The agent's process with its arguments, and the real pynvml on the simulated driver."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_nvml_tells_who_computes_on_which_device_while_it_does(tmp_path: Path) -
 
 
 def test_a_machine_without_a_driver_is_an_answer_not_a_crash(tmp_path: Path) -> None:
-    (tmp_path / "libnvidia-ml.so.1").touch()  # found before a real one, and no library
+    (tmp_path / "libnvidia-ml.so.1").touch()  # found before a real driver, and not a library
     told = ask(LD_LIBRARY_PATH=str(tmp_path))
     assert told == {"error": "NVML: NVML Shared Library Not Found"}
 

@@ -1,4 +1,4 @@
-"""CPUs that a container has alone, compared with the NUMA node that its claim requires."""
+"""The agent warns if a container's exclusive CPUs are not on its claim's NUMA node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def a_start(
     device_on: int | None = 0,
     numa: NumaPolicy | None = "Require",
 ) -> list[tuple[Any, ...]]:
-    """Return the warnings of a pod whose container starts with these CPUs."""
+    """Return the warnings about a pod whose container starts with these CPUs."""
     device = replace(a_driver_device(), numa_node=device_on)
     bench = await a_bench(folder, devices=[device], host=a_host(folder / "sys"))
     warnings: list[tuple[Any, ...]] = []
@@ -73,12 +73,12 @@ async def test_cpus_that_are_of_both_nodes_are_reported(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"cpus": {0, 11}},  # of the device's node
+        {"cpus": {0, 11}},  # CPUs of the device's node
         {"cpus": set()},  # the CPUs are shared with others
         {"cpus": {4, 5}, "numa": "Prefer"},
         {"cpus": {4, 5}, "numa": None},
-        {"cpus": {4, 5}, "device_on": None},  # where the device is, is unknown
-        {"cpus": {4000}},  # nor the CPU
+        {"cpus": {4, 5}, "device_on": None},  # the device's node is unknown
+        {"cpus": {4000}},  # the CPU's node is unknown
     ],
 )
 async def test_nothing_is_reported_where_nothing_is_wrong_or_known(

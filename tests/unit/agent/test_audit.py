@@ -1,4 +1,4 @@
-"""Audits: silent while all records agree, and each disagreement by its name."""
+"""An audit is silent while all records agree, and names each disagreement."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ async def test_what_a_killed_agent_left_of_its_socket_is_in_nobodys_way(
 async def test_an_agent_that_ends_hangs_up_on_whoever_it_still_answers(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """From Python 3.12 on a stopping server waits for its clients, and so would the next agent."""
+    """From Python 3.12 on a stopping server waits for its clients, which delays the next agent."""
     lose_spec(bench)  # a finding is checked again, an hour later
     socket = AuditSocket(bench.node, tmp_path / "s", between_s=3600.0)
     serving = asyncio.create_task(socket.run())

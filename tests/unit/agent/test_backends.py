@@ -1,4 +1,4 @@
-"""Limits behind one interface: the library's, an instance's and the driver's own."""
+"""One interface for the limits of the library, of a MIG instance and of the driver."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_only_what_the_page_says_can_change_while_a_container_runs(world: World)
 
 
 class Nvml:
-    """NVML of r615 as its reference describes it: limits by device and cgroup."""
+    """NVML of r615 as in its reference, with limits by device and cgroup."""
 
     def __init__(self) -> None:
         self.limits: dict[tuple[bytes, str], tuple[int, int]] = {}

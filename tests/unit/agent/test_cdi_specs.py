@@ -53,7 +53,7 @@ def test_what_an_agent_was_killed_over_is_found_and_goes_with_the_allocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
-        """Stands for SIGKILL: nothing of the program runs any more."""
+        """An exception in place of SIGKILL, after which no code of the program runs."""
 
     def die(*_: object) -> None:
         raise Killed

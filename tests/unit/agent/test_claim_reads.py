@@ -1,4 +1,4 @@
-"""Claims are read only when a pod of the node gives a reason to."""
+"""The agent reads claims only when a change of a pod on its node requires it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOT = "nvidia.com/gpu"
 
 
 def a_claim(name: str, pod: Pod, *, version: int, node: str = NODE) -> dict[str, Any]:
-    """Return a claim on the wire that is reserved for a pod on a node; without node: for nobody."""
+    """Return a claim on the wire, reserved for a pod if a node is given."""
     reserved = {"podName": pod.metadata.name, "podUID": pod.metadata.uid}
     allocation = {"nodeName": node, "id": "00000000-0000-0000-0000-000000000001", "devices": []}
     return {
@@ -42,7 +42,7 @@ def a_claim(name: str, pod: Pod, *, version: int, node: str = NODE) -> dict[str,
 
 
 class Claims:
-    """An API server with claims, which notes what it is asked."""
+    """An API server with claims that records its requests."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -70,7 +70,7 @@ class Claims:
 
 
 class Node:
-    """A view whose events are applied to the reads of its claims."""
+    """A view of a node whose events lead to reads of claims."""
 
     def __init__(self) -> None:
         self.api = Claims()
@@ -79,15 +79,15 @@ class Node:
         self.reads = ClaimReads(api, self.view, SLOT)
 
     async def settle(self) -> None:
-        """Apply the events, and let what follows at once happen."""
-        self.view.events.put(StartGranted(Pod()))  # so that there is an event to take
+        """Apply the events, and let the immediate consequences run."""
+        self.view.events.put(StartGranted(Pod()))  # so that an event arrives
         for event in await self.view.events.take():
             self.reads.observe(event)
         for _ in range(20):
             await asyncio.sleep(0)
 
     async def until_known(self, *names: str) -> None:
-        """Wait until exactly these claims are known."""
+        """Wait until the agent knows exactly these claims."""
         async with asyncio.timeout(5):
             while set(self.known) != set(names):
                 await self.view.events.take()

@@ -1,4 +1,4 @@
-"""The pod of a ResourceClaim and the containers of its requests."""
+"""The agent finds the pod of a ResourceClaim and the container of each request."""
 
 from __future__ import annotations
 

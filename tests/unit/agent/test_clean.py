@@ -17,7 +17,7 @@ from vgpu_nodeagent.state.serving_lock import ServingLock
 
 
 class Host:
-    """The folders of a host on which an agent has been."""
+    """The folders of a host on which an agent has run."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -136,7 +136,7 @@ async def _can_serve(state: Path) -> bool:
 
 
 def waits_for_a_signal(process: subprocess.Popen[bytes]) -> bool:
-    """Return True if the process handles SIGTERM itself; the default action would end it."""
+    """Return True if the process handles SIGTERM and would not be ended by it."""
     return "sigtimedwait" in Path(f"/proc/{process.pid}/wchan").read_text()
 
 

@@ -72,7 +72,7 @@ def test_a_container_is_refused_as_long_as_its_instance_is_not_made() -> None:
 
 
 def an_instance_grant(*, made_for: str) -> ContainerGrant:
-    """Return the grant of a container with an instance of GPU-0 that was made for this claim."""
+    """Return the grant of a container with an instance of GPU-0 made for this claim."""
     device = an_allocated_device(request="main").model_copy(
         update={"mig": MigAllocation(profile="1g.5gb", start=6, size=1)}
     )
@@ -191,7 +191,7 @@ def test_the_containers_that_admission_recorded_come_before_those_that_are_seen(
 
 
 def a_pod_that_came_before_its_claim() -> Pod:
-    """Return a pod whose containers all have a slot: admission cannot know the right one."""
+    """Return a pod whose containers all have a slot, because admission did not know the claim."""
     names = ("fetch", "app", "web")
     asking = [a_container(name, limits={SLOT: "1"}) for name in names]
     return a_pod(
@@ -236,7 +236,7 @@ def test_a_sidecar_is_an_app_container() -> None:
 def test_a_container_of_the_other_phase_than_its_request_does_not_start(
     phase: str, restart_policy: str | None
 ) -> None:
-    """The claim was summed as if it ran at another time."""
+    """The claim's use was computed for the other phase."""
     started = a_container(limits={SLOT: "1"}, restart_policy=restart_policy)
     pod = a_pod(containers=[], init_containers=[started])
     with pytest.raises(Refused, match=f"has phase {phase}") as refused:
@@ -332,7 +332,7 @@ def test_records_that_are_no_numbers_are_not_shown(written: str) -> None:
 def test_a_container_that_was_admitted_without_control_is_not_interposed(
     written: str, interposed: bool
 ) -> None:
-    """Its environment has its limits, and its request is charged."""
+    """Its environment shows its limits, and its request is charged."""
     env = [{"name": "CUDA_DISABLE_CONTROL", "value": written}]
     pod = a_pod(containers=[a_container(limits={SLOT: "1"}, env=env)])
     assert grant(pod=pod).interposed is interposed
@@ -340,7 +340,7 @@ def test_a_container_that_was_admitted_without_control_is_not_interposed(
 
 
 def test_without_the_mark_of_admission_nothing_switches_limits_off() -> None:
-    """Admission did not read such a pod, so its namespace was not asked either."""
+    """Admission did not read such a pod, so nobody checked its namespace."""
     env = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
     pod = a_pod(containers=[a_container(limits={SLOT: "1"}, env=env)], admitted=False)
     assert grant(pod=pod).interposed

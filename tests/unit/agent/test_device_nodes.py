@@ -1,4 +1,4 @@
-"""Instances get the device nodes that driver and kernel name, owned by the right account."""
+"""MIG instances get the device nodes that driver and kernel name, with the right owner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_ADMIN, ADMIN = "CapEff:\t0000000000080000\n", "CapEff:\t0000000000280000\n"
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """The files of a driver with rights, and of a process that has none of them."""
+    """Return the /proc files of a driver with capabilities, and of a process without them."""
     for folder in ("driver/nvidia", "driver/nvidia-caps", "self"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "driver" / "nvidia-caps" / "mig-minors").write_text(

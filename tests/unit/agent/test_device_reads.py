@@ -31,7 +31,7 @@ def a_version(name: str, version: int, *, generation: int = 1, node: str = NODE)
 
 
 class Devices:
-    """An API server with devices, which notes what it is asked."""
+    """An API server with devices that records its requests."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -45,7 +45,7 @@ class Devices:
 
     @property
     def mark(self) -> str:
-        """Return the mark that the operator would write."""
+        """Return the mark that the operator would write on the agent's pod."""
         return device_mark(GPUDevice.read(raw) for raw in self.objects.values())
 
     async def get(self, resource: Resource, name: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Devices:
 
 
 class Node:
-    """A view with devices `one` and `two`, and an agent that reads them."""
+    """An agent with a view of the devices `one` and `two`."""
 
     def __init__(self) -> None:
         self.api = Devices()
@@ -77,13 +77,13 @@ class Node:
         self._pod: Pod | None = None
 
     def shows(self, mark: str) -> None:
-        """Show another mark on the agent's pod."""
+        """Let the watch show another mark on the agent's pod."""
         new = an_agent_pod(NODE, mark=mark)
         self.reads.observe(PodChanged(self._pod, new))
         self._pod = new
 
     async def until(self, **versions: str) -> None:
-        """Wait until exactly these versions are known."""
+        """Wait until the agent knows exactly these versions."""
         async with asyncio.timeout(5):
             while self.known != versions:
                 await self.view.events.take()
@@ -159,7 +159,7 @@ async def test_a_mark_that_is_late_costs_one_read_and_one_list_and_no_more() -> 
         newer = a_version("one", 20, generation=2)
         node.api.put(newer)
         node.api.version = 20
-        node.view.take_device(newer)  # as it was written by the agent itself
+        node.view.take_device(newer)  # as the agent itself wrote it
         node.api.listed.clear()
         node.shows(late)
         async with asyncio.timeout(5):
@@ -193,7 +193,7 @@ async def test_an_older_version_than_the_known_one_is_ignored() -> None:
     view.take_device(a_version("one", 20))
     view.take_device(a_version("one", 19))
     assert view.devices.objects["", "one"].metadata.resource_version == "20"
-    view.take_devices([], 19)  # a list from a cache that is behind
+    view.take_devices([], 19)  # a list from a stale cache
     assert ("", "one") in view.devices.objects
     view.take_devices([], 20)
     assert ("", "one") not in view.devices.objects

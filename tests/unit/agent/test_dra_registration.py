@@ -1,4 +1,4 @@
-"""The DRA plugin's sockets, its turn during an update, and the health that it shows."""
+"""The DRA plugin's sockets, its handover during an update, and the health that it reports."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_sockets_of_killed_agents_go_and_those_of_others_stay(
 async def test_during_an_update_the_next_agent_answers_once_it_serves(
     node: DraNode, folder: Path
 ) -> None:
-    """Both are registered; the kubelet calls the newest, which waits for the end of the other."""
+    """Both are registered; the kubelet calls the newest, which waits until the other has ended."""
     pod = a_claiming_pod()
     node.comes(pod, a_given_claim(pod))
     following = DRAPlugin(

@@ -1,4 +1,4 @@
-"""The driver's files are found, and no limited container gets `libcuda` itself."""
+"""The agent finds the driver's files, and no limited container gets `libcuda` itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def install(
     version: str = VERSION,
     content: bytes | None = None,
 ) -> Path:
-    """Install a driver of some version below a root; returns its folder."""
+    """Install a driver of a version below a root, and return its folder."""
     place = host / root.lstrip("/") / folder
     place.mkdir(parents=True, exist_ok=True)
     for name, link in (
@@ -114,7 +114,7 @@ def test_a_library_for_another_machine_is_passed_over(tmp_path: Path, content: b
 
 
 def test_links_lead_to_files_below_the_same_root(tmp_path: Path) -> None:
-    """`/etc/alternatives` and the like: an absolute link means the driver's root, not ours."""
+    """An absolute link, as of `/etc/alternatives`, refers to the driver's root and not to ours."""
     install(tmp_path, "/run/nvidia/driver", PurePosixPath("opt/driver"))
     usual = tmp_path / "run/nvidia/driver" / DEBIAN
     usual.mkdir(parents=True)
@@ -186,7 +186,7 @@ WHOLE = ContainerGrant((DeviceLimit(UUID, 1 << 30, 0),), interposed=False)
 
 @pytest.fixture
 def allocations(tmp_path: Path) -> Allocations:
-    """Allocations with a library, its shadow and an installed driver."""
+    """Return allocations with a library, its shadow and an installed driver."""
     (tmp_path / "lib/shadow").mkdir(parents=True)
     (tmp_path / "lib/libvgpu.so").write_bytes(b"library")
     (tmp_path / "lib/shadow/libcuda.so.1").write_bytes(b"shadow")
@@ -203,12 +203,12 @@ def allocations(tmp_path: Path) -> Allocations:
 
 
 def edits(tmp_path: Path) -> tuple[dict[str, str], list[str]]:
-    """Return mounts by container path, and environment, of the one CDI spec."""
+    """Return the mounts by container path and the environment of the only CDI spec."""
     (path,) = (tmp_path / "cdi").glob("*.json")
     (device,) = json.loads(path.read_text())["devices"]
     found = device["containerEdits"]
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in found["mounts"]}
-    assert len(mounts) == len(found["mounts"])  # no path twice: the last would win
+    assert len(mounts) == len(found["mounts"])  # no path twice, because the last mount would win
     return mounts, found["env"]
 
 
@@ -223,7 +223,7 @@ def test_behind_every_name_of_an_installed_driver_a_limited_container_finds_the_
     assert {Path(mounts[name]).read_bytes() for name in names} == {b"shadow"}
     real = mounts["/usr/local/vgpu/libcuda-driver.so.1"]
     assert real == f"/{DEBIAN}/libcuda.so.{VERSION}"
-    assert "NVIDIA_VISIBLE_DEVICES=void" in env  # NVIDIA's runtime lays nothing over it
+    assert "NVIDIA_VISIBLE_DEVICES=void" in env  # NVIDIA's runtime mounts nothing over it
 
 
 def test_a_container_with_a_whole_device_gets_the_driver_itself(

@@ -1,6 +1,6 @@
 """The driver keeps limits by cgroup: the agent sets them by the real pynvml, simulated.
 
-A cgroup is a folder with the file `cgroup.procs` here, and no library is in the programs.
+A cgroup is a folder with the file `cgroup.procs` here, and programs run without the library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Node:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment that leads programs to this machine's driver."""
+        """Return the environment in which programs find this machine's driver."""
         return machine_environment(self.folder / "machine")
 
     def cgroup(self, name: str) -> Path:
@@ -44,7 +44,7 @@ class Node:
         return made
 
     def agent(self, program: str) -> Any:
-        """Return the result of a coroutine `main` that has the agent's `driver`."""
+        """Return the result of a coroutine `main` that uses the agent's `driver`."""
         prelude = (
             "import asyncio, json\nfrom pathlib import Path\nimport pynvml as n\n"
             "from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver\n"
@@ -53,7 +53,7 @@ class Node:
         return returned(f"{prelude}{program}", self.environment)
 
     def limit(self, cgroup: Path, limits: dict[str, int]) -> None:
-        """Set the limits as the agent does before a container of the pod starts."""
+        """Set the limits like the agent before a container of the pod starts."""
         self.agent(
             f"async def main():\n    await driver.limit_memory(Path({str(cgroup)!r}), {limits})"
         )

@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 
 def hold(account: MemoryExcess, held: int, limit: int, *, since: int, seconds: int) -> int | None:
-    """Look every second; returns the first second at which it violates, None for never."""
+    """Look every second, and return the first second of a violation or None."""
     for now in range(since, since + seconds):
         account.look(held, limit, now=float(now))
         if account.violating:
@@ -91,7 +91,7 @@ def test_a_new_peak_in_the_drivers_accounts_is_proof_however_short_it_was() -> N
     assert account.peak() == 5 * GIB
     for now in range(2, 60):
         account.look(0, GIB, now=float(now), peaks={1: 5 * GIB})
-    assert not account.violating  # the account reports it for ever, of once
+    assert not account.violating  # the account reports a single peak for ever
 
 
 @pytest.mark.parametrize(("limit", "margin"), [(GIB, 64 * MIB), (10 * GIB, GIB // 5)])
@@ -152,7 +152,7 @@ def test_compute_is_judged_by_half_a_minute_at_least() -> None:
 def test_a_share_that_is_kept_within_ten_points_is_no_violation(
     share: int, errors: list[float]
 ) -> None:
-    """The library's error in its worst scene on a busy machine is below that."""
+    """The library's largest error on a busy machine is smaller."""
     account = ComputeExcess()
     for now, error in enumerate(errors):
         account.look(min(100.0, max(0.0, share + error)), share, now=float(now))

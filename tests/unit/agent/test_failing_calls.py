@@ -1,4 +1,4 @@
-"""One GPU of which an NVML call fails hides no other: each call that the driver makes, each error.
+"""A GPU whose NVML calls fail hides no other GPU, for each call and each error.
 
 The errors are those that nvml.h lists for queries of a device: a value that it does not have, a
 device that has fallen off the bus, a process without the right, and "an internal driver error".
@@ -76,7 +76,7 @@ asyncio.run(main())
 
 
 def answers(tmp_path: Path, *cases: tuple[str, int]) -> list[Any]:
-    """Return what the driver reads of three GPUs while a call on the second fails."""
+    """Return the driver's reading of three GPUs while a call on the second fails."""
     machine = tmp_path / "machine"
     machine.write_text("".join(f"card uuid={uuid}\n" for uuid in UUIDS) + "link 0 2 nvlinks=4\n")
     env = dict(os.environ, VGPU_FAKE_MACHINE=str(machine), LD_LIBRARY_PATH=str(BUILD / "fake"))

@@ -1,4 +1,4 @@
-"""The node's devices in HAMi's words."""
+"""The agent writes the node's devices in HAMi's format."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_devices_are_listed_by_index() -> None:
 
 
 class Server:
-    """Takes patches, or answers with an error."""
+    """An API server that accepts patches or answers with an error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

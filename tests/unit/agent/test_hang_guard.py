@@ -1,4 +1,4 @@
-"""A process whose event loop stands still is killed, whatever it is that holds it."""
+"""A process whose event loop is stuck is killed, for any cause."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOLDING_THE_LOCK = "ctypes.PyDLL(None).sleep(60)"
 
 
 def run(then: str) -> subprocess.CompletedProcess[str]:
-    """Return a process that lives for longer than the limit, and then does something."""
+    """Run a process that lives longer than the limit and then runs the code `then`."""
     code = textwrap.dedent(PROGRAM).format(then=then)
     return subprocess.run(
         [sys.executable, "-c", code, str(LIMIT_S)],
@@ -53,7 +53,7 @@ def run(then: str) -> subprocess.CompletedProcess[str]:
 )
 def test_who_lives_is_left_alone_and_who_stands_still_is_killed(then: str) -> None:
     done = run(then)
-    assert done.stdout.strip().isdecimal()  # it was alive for longer than the limit
+    assert done.stdout.strip().isdecimal()  # it lived longer than the limit
     assert done.returncode == -signal.SIGKILL
     assert (
         done.stderr == f"vgpu-nodeagent: its event loop has not turned for {LIMIT_S:g} s: killed\n"

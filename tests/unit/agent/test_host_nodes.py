@@ -1,4 +1,4 @@
-"""Device nodes by the kernel's numbers, wherever the driver has made them, or has not."""
+"""Device nodes have the kernel's numbers, even if the driver made no nodes on the host."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_node_with_numbers_keeps_them(tmp_path: Path) -> None:
 
 
 def test_a_container_gets_nodes_that_are_nowhere_on_the_host(tmp_path: Path) -> None:
-    """A driver container, for example, has them in a /dev of its own."""
+    """A driver container, for example, has the nodes in its own /dev."""
     proc = kernel(tmp_path / "proc", "195 nvidia", "510 nvidia-uvm")
     made = Allocations(
         tmp_path / "slots",
@@ -104,7 +104,7 @@ def test_nodes_that_came_after_the_agent_are_made_here_and_others_are_not(
 
 
 class Host:
-    """A host with a driver in a driver container's root, and what was run there."""
+    """A host with a driver in a driver container's root, and the commands that ran there."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "run/nvidia/driver"

@@ -71,7 +71,7 @@ class Node:
             file.write(content)
 
     def charge(self, name: str, used: int, overhead: int, *, column: int = 0) -> None:
-        """Write what the library has charged, of it contexts and modules."""
+        """Write the memory that the library has charged, and the part for contexts and modules."""
         for offset, value in (
             (abi.REGION_SLOT_USED_OFFSET, used),
             (abi.SLOT_OVERHEAD_OFFSET, overhead),
@@ -94,7 +94,7 @@ class Node:
         return int(found)
 
     def context_bytes(self, uuid: str = GPU_0) -> int:
-        """Return the figure in a page that is granted now."""
+        """Return the price of a context in a page that is granted now."""
         self.allocations.resize("slot-1", [DeviceLimit(uuid, 4000 * MIB, 25)])
         return self.allocations.content("slot-1").devices[0].context_bytes
 
@@ -110,7 +110,7 @@ def test_what_contexts_take_is_the_drivers_figure_less_the_memory_charged(node: 
     assert node.seen() == 500 * MIB + UNIT  # rounded up
     assert node.seen(column=1) == 0
     assert node.seen("slot-2") == 0
-    node.look({GPU_0: {1007: 600 * MIB}})  # the driver shows no more than programs allocated
+    node.look({GPU_0: {1007: 600 * MIB}})  # the driver shows no more than the programs allocated
     assert node.seen() == 0
 
 
@@ -133,7 +133,7 @@ def test_a_process_of_another_container_is_not_taken_for_the_slots(node: Node) -
 
 
 def test_a_context_is_priced_by_the_lowest_figure_that_two_looks_agree_on(node: Node) -> None:
-    node.look({GPU_0: {1007: 40 * MIB}})  # it is being made
+    node.look({GPU_0: {1007: 40 * MIB}})  # the context is being created
     assert node.context_bytes() == 0
     node.look({GPU_0: {1007: 520 * MIB}})
     node.look({GPU_0: {1007: 520 * MIB}})
@@ -149,7 +149,7 @@ def test_a_forged_ledger_prices_no_context_beyond_what_one_can_take(node: Node) 
     for _ in range(3):
         node.look({GPU_0: {1007: 30_000 * MIB}})
     assert node.context_bytes() == 0
-    node.charge("slot-1", used=0, overhead=1 << 40)  # less than nothing is charged
+    node.charge("slot-1", used=0, overhead=1 << 40)  # a negative amount is charged
     node.look({GPU_0: {1007: 30_000 * MIB}})
     assert node.seen() == 0
 

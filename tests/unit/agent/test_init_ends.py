@@ -1,4 +1,4 @@
-"""After the init containers: their pages deny, the app containers' sum counts, and once more."""
+"""After the init containers end, their pages deny and only the app containers count."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exited(name: str, run: str, code: int = 0) -> ContainerStatus:
 
 
 def the_pod(*inits: ContainerStatus, app: str = "") -> Pod:
-    """Return a pod with an ordinary init container and an app container, both asking."""
+    """Return a pod whose init container and app container both request a device."""
     limits = {SLOT: "1"}
     pod = a_pod(
         node="n1",
@@ -87,7 +87,7 @@ def fitted_again(claim: VGPUClaim) -> VGPUClaim:
 
 
 async def started(bench: Bench, *, app_slot: str = "slot-0") -> tuple[str, str]:
-    """Start the pod's init container; return the leases of both containers."""
+    """Start the pod's init container, and return the leases of both containers."""
     pod = the_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(its_claim(pod))
@@ -209,7 +209,7 @@ async def test_what_init_containers_gave_back_goes_to_another_claim(bench: Bench
 
 async def test_on_a_shared_slot_only_the_app_container_starts_after_the_end(bench: Bench) -> None:
     init, app = await ended(bench)
-    await prepare(bench)  # the claim's own shrinking has not been seen yet
+    await prepare(bench)  # the agent has not seen the smaller claim yet
     assert (state(bench, init), state(bench, app)) == (PageState.CLOSED, PageState.GRANT)
     assert used(bench) == Use(APP_MIB, 0, 1)
     bench.view.claims.modified(shrunk(its_claim(the_pod())))
@@ -246,7 +246,7 @@ async def test_an_init_container_that_the_kubelet_shows_anew_is_refused_on_a_sha
 async def test_a_prestart_that_no_start_followed_means_that_init_containers_run_again(
     bench: Bench,
 ) -> None:
-    """The kubelet shows the old init container's end until the new one has been started."""
+    """The kubelet shows the end of the old init container until the new one starts."""
     await ended(bench)
     await prepare(bench)
     assert ("wanted", FIRST_ROUND) not in bench.said.init
@@ -263,7 +263,7 @@ async def test_fitted_again_it_starts_and_the_round_ends_only_with_the_new_conta
     assert state(bench, init) is PageState.GRANT
     assert has_spec(bench, init)
     assert used(bench) == Use(INIT_MIB, 0, 1)
-    await bench.releases.sweep()  # still shown: the end of the container of the first round
+    await bench.releases.sweep()  # the kubelet still shows the end of the first round's container
     assert state(bench, init) is PageState.GRANT
     bench.view.pods.modified(the_pod(exited("prepare", "run-2")))
     await bench.releases.sweep()
@@ -272,7 +272,7 @@ async def test_fitted_again_it_starts_and_the_round_ends_only_with_the_new_conta
 
 
 async def test_a_prestart_of_the_round_before_repeats_nothing(bench: Bench) -> None:
-    """The new init container began on the app container's slot, and ended while it was fitted."""
+    """The new init container started on the app container's slot and ended meanwhile."""
     await ended(bench)
     await prepare(bench)
     bench.view.pods.modified(the_pod(exited("prepare", "run-1"), app="app-1"))
@@ -290,7 +290,7 @@ async def test_a_prestart_of_the_round_before_repeats_nothing(bench: Bench) -> N
 async def test_a_round_that_ended_in_an_earlier_allocation_ends_nothing_of_the_next(
     bench: Bench,
 ) -> None:
-    """Both are the first round of their allocation."""
+    """Both are the first rounds of their allocations."""
     await ended(bench)
     checkpoint, claim, pod = bench.node.checkpoint, its_claim(the_pod()), the_pod()
     checkpoint.commit(close(checkpoint.state, "uid-of-c"))

@@ -1,6 +1,6 @@
 """The agent reports that init containers need their devices again, until it is recorded.
 
-Fields are for programs, conditions for people; both are applied together, always the full set.
+Programs read fields and people read conditions; each write applies all of both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STAMP = "2026-01-01T00:00:00.000000Z"
 
 
 class Written:
-    """An API server that remembers what was applied last."""
+    """An API server that keeps the last applied status."""
 
     def __init__(self) -> None:
         self.status: dict[str, Any] = {}
@@ -50,13 +50,13 @@ def the_claim(**status: Any) -> VGPUClaim:
 
 
 async def applied(claim: VGPUClaim, speak: Callable[[Reports], None]) -> dict[str, Any]:
-    """Return the status that is applied after all that was reported."""
+    """Return the status that the agent applies after all reports."""
     view, api = NodeView("node-1"), Written()
     view.claims.added(claim)
     into: Any = api
     reports = Reports(into, view, clock=SetClock(NOW.timestamp()))
     speak(reports)
-    # So that something is written in any case.
+    # This makes a write necessary.
     reports.prepared(claim, "limits are in place", took_s=0.1)
     task = asyncio.create_task(reports.run())
     await api.one.wait()
@@ -139,5 +139,7 @@ async def test_the_set_of_the_agents_own_is_applied_in_full_and_nobody_elses() -
     claim = the_claim(init_released=early, conditions=[theirs])
     status = await applied(claim, lambda reports: reports.init_ended(claim, FIRST))
     assert status.keys() == {"conditions", "initReleased"}
-    assert status["initReleased"]["time"] == "2025-12-31T00:00:00Z"  # since when, not until when
+    assert (
+        status["initReleased"]["time"] == "2025-12-31T00:00:00Z"
+    )  # the start of the condition, not its end
     assert {c["type"] for c in status["conditions"]} == {"InitReleased", "Prepared"}

@@ -1,4 +1,4 @@
-"""The agent takes each device from the driver by itself, and refuses impossible values."""
+"""The agent reads each device separately, and refuses impossible values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def an_inventory(*devices: Any) -> tuple[Inventory, ObedientDriver]:
 
 
 def test_a_device_that_fell_off_the_bus_hides_no_other(tmp_path: Path) -> None:
-    """Fails where one device's error is the whole driver's."""
+    """The test fails if an error of one device counts for the whole driver."""
     machine = tmp_path / "machine"
     machine.write_text("".join(f"card uuid={uuid}\n" for uuid in UUIDS) + "link 0 2 nvlinks=4\n")
     subprocess.run([BUILD / "vgpu-fake-ctl", machine, "lost", "1", "1"], check=True)

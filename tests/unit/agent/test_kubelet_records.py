@@ -1,4 +1,4 @@
-"""Reading what the kubelet records about allocations, and refusing what does not agree."""
+"""The agent reads the kubelet's records of allocations, and refuses contradictions."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_opened_is_named_with_the_cause(tmp_path: Path) ->
     assert str(refused.value) == f"kubelet checkpoint {tmp_path}: Is a directory"
 
 
-# Whose slots are these?
+# The pod of some slots.
 
 
 def an_entry(
@@ -204,7 +204,7 @@ def test_a_pod_that_has_ended_is_refused() -> None:
 
 
 def test_slots_that_nobody_holds_are_refused() -> None:
-    """A force-deleted pod: the kubelet still starts it and lists it no longer."""
+    """The kubelet still starts a pod that was deleted by force, but no longer lists it."""
     assert reason([an_entry()], a_listing(pods="pod-2"), a_pod()) is Why.NOT_HELD
 
 

@@ -53,7 +53,7 @@ def test_a_page_that_a_full_disk_has_no_room_for_leaves_nothing(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own")
 def test_a_page_without_blocks_on_a_full_disk_is_damaged_and_ends_no_agent(tmp_path: Path) -> None:
-    """A touch of its mapping would end this process by SIGBUS."""
+    """An access to its mapping would end this process by SIGBUS."""
     with a_small_disk(tmp_path / "disk", 1 << 20) as is_mounted:
         assert is_mounted
         path = tmp_path / "disk" / "limits"
@@ -89,7 +89,9 @@ def test_a_writer_that_died_at_its_last_word_leaves_nothing_that_denies_for_ever
     page.grant(path, [LIMIT], name=NAME)
     with path.open("r+b") as file:
         file.seek(abi.PAGE_SEQ_OFFSET)
-        file.write(abi.PAGE_SEQ.pack(seq(path) - 1))  # all it had to write is there, but for this
+        file.write(
+            abi.PAGE_SEQ.pack(seq(path) - 1)
+        )  # all its words are written except for this one
     page.grant(path, [LIMIT], name=NAME)
     assert seq(path) % 2 == 0
     assert page.read_page(path).devices == (LIMIT,)
@@ -176,7 +178,7 @@ def test_a_region_cut_by_its_container_is_reported_not_believed(tmp_path: Path) 
 
 
 def test_a_page_has_all_its_blocks_before_anything_is_granted(tmp_path: Path) -> None:
-    """Fails where a grant on a full disk would end the agent by SIGBUS."""
+    """The test fails if a grant on a full disk ends the agent by SIGBUS."""
     for make in (page.create_page, page.remake_page):
         path = tmp_path / make.__name__
         make(path, name="a")

@@ -1,4 +1,4 @@
-"""Probes fail for an agent that is stuck, and wrong reports do not stop a healthy one."""
+"""Probes fail for a stuck agent, and wrong reports do not stop a healthy one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_hanging_agent_is_noticed_within_forty_seconds() -> None:
     (container,) = agent["spec"]["template"]["spec"]["containers"]
     probe = container["readinessProbe"]
     period, timeout, failures = probe["periodSeconds"], probe["timeoutSeconds"], 3
-    assert "failureThreshold" not in probe  # three by default
+    assert "failureThreshold" not in probe  # the default is three
     stuck = UNREADY_S + BEAT_S + failures * period
     stopped = period + failures * max(period, timeout)
     kubelet_s, engine_s = 1, 1

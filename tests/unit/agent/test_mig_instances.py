@@ -1,4 +1,4 @@
-"""MIG instances for claims, on records made by hand and a driver that obeys."""
+"""MIG instances for claims, with records made by hand and a simulated driver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def bench(tmp_path: Path) -> Bench:
 
 
 async def a_cut_bench(folder: Path, *instances: MigInstance) -> Bench:
-    """Return a node whose one device is in MIG mode, and cut like this."""
+    """Return a node whose only device is in MIG mode with these instances."""
     device = replace(
         a_driver_device(),
         mig_enabled=True,
@@ -53,7 +53,7 @@ def there(bench: Bench) -> Sequence[MigInstance]:
 
 
 def an_instance_claim(pod: Pod, *, start: int = 4, name: str = "c", **changes: Any) -> VGPUClaim:
-    """Return a claim for half of the device, beginning at this slice."""
+    """Return a claim for half of the device from this slice on."""
     claim = a_claim_for(pod, memory_mib=8000, name=name)
     allocation = claim.status.allocation
     assert allocation is not None
@@ -74,7 +74,7 @@ async def a_started_pod(bench: Bench, **changes: Any) -> Pod:
 
 
 async def a_start_that_came_too_late(bench: Bench) -> Why:
-    """Prepare it, but the kubelet gives up after the instance was made and before any grant."""
+    """Prepare the claim, but let the kubelet give up after the instance is made."""
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(an_instance_claim(pod))
@@ -136,7 +136,7 @@ async def test_an_administrators_instance_is_neither_used_nor_removed(
 
 
 async def test_what_was_put_in_the_place_of_ours_is_left_alone(bench: Bench) -> None:
-    """An administrator removed an instance of ours while it was idle, and made one like it."""
+    """An administrator removed an idle instance of ours and made an equal one."""
     pod = await a_started_pod(bench)
     foreign = replace(FOREIGN, start=4)
     bench.driver.cut(GPU_0, [foreign])
@@ -158,7 +158,7 @@ async def test_places_beside_an_administrators_instance_alone_are_offered(tmp_pa
     mig = said_of(device, terms, vendor="nvidia")["mig"]
     assert mig["enabled"] is True
     assert mig["instances"] == ["MIG-foreign", "MIG-1"]
-    # Of those that are ours the operator learns by the claims that have them.
+    # The operator learns of our instances from their claims.
     assert {p["name"]: [x["start"] for x in p["placements"]] for p in mig["profiles"]} == {
         "3g.20gb": [4],
         "1g.5gb": [4, 5, 6],
@@ -266,7 +266,7 @@ async def test_a_lost_record_is_made_anew_from_the_pages_of_ours(bench: Bench) -
 async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
     tmp_path: Path, is_made: bool
 ) -> None:
-    """Its answer is as old as the question, or as young as the answer."""
+    """The answer may be from the time of the question or of the answer."""
     places = {(GPU_0, 4)} if not is_made else set()
     ours = MigInstance("3g.20gb", 4, 4, "MIG-1", 1)
     bench = await a_cut_bench(tmp_path, ours)

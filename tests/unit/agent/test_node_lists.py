@@ -1,4 +1,4 @@
-"""Lists of an agent's node are served from the API server's cache: there are many agents."""
+"""The API server serves the agents' lists from its cache, because there are many agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgpu_nodeagent.state.node_view import NodeView
 
 
 class Lists:
-    """Answers every list with nothing, and keeps what was asked."""
+    """An API server that answers every list with no objects and records the requests."""
 
     def __init__(self) -> None:
         self.asked: dict[str, dict[str, Any]] = {}

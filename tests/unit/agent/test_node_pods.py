@@ -1,4 +1,4 @@
-"""An agent reads the pods of its node as that node, and as itself only where it must."""
+"""An agent reads the pods of its node as that node, and as itself only if it has to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODE = "system:node:n1"
 
 
 class Server:
-    """Answers clients that may read pods; records the clients in order."""
+    """An API server that answers clients that may read pods, and records the clients in order."""
 
     def __init__(self, *may: str) -> None:
         self.may = set(may)

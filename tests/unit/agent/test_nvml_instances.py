@@ -50,7 +50,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def told(machine: Path, program: str) -> Any:
-    """Return the result of a coroutine `main` in a process on this machine."""
+    """Return the result of a coroutine `main`, run in a process on this machine."""
     return returned(f"{PRELUDE}{program}", machine_environment(machine))
 
 
@@ -72,7 +72,11 @@ async def main():
         "3g.20gb": (20096, 42, 3),
         "4g.20gb": (20096, 57, 4),
         "7g.40gb": (40320, 100, 7),
-        "1g.5gb+me": (4864, 14, 1),  # of which a device has one: given only if it is there already
+        "1g.5gb+me": (
+            4864,
+            14,
+            1,
+        ),  # a device has one of these, which is given only if it exists already
     }
     places = {p["name"]: p["places"] for p in claim_instance["mig_profiles"]}
     assert places["3g.20gb"] == [[0, 4], [4, 4]]

@@ -8,7 +8,7 @@ from vgpu_nodeagent.state.node_view import nvidias_part
 
 
 def of(*vendors: str) -> VGPUClaim:
-    """Return a claim with a request and a device for each vendor, all allocated."""
+    """Return an allocated claim with a request and a device for each vendor."""
     requests = [a_request(name=f"c{at}", vendor=vendor) for at, vendor in enumerate(vendors)]
     devices = [
         an_allocated_device(request=f"c{at}", uuid=f"{vendor}-{at}")

@@ -1,4 +1,4 @@
-"""While a container can be created by its CDI spec, its page holds its limits."""
+"""A container's page holds its limits as long as its CDI spec exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRANT = ContainerGrant((DeviceLimit(UUID, 1 << 30, 50),), interposed=False)
 
 
 class WatchedSpecs(SpecFolder):
-    """Records the state of the page whenever a spec is added or removed."""
+    """A folder of specs that records the state of the page at each change of a spec."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "cdi")

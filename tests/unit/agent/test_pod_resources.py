@@ -16,7 +16,7 @@ from vgpu_nodeagent.kubelet.pod_resources import ContainerSlots, PodResources
 
 
 class Lister(pr_grpc.PodResourcesListerServicer):
-    """Answers on request; every answer has a pod named by its number."""
+    """A kubelet that answers on request, with a pod named by the number of the answer."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""Priorities on a device: which pod yields to which, by how much, and when that ends."""
+"""Pods on a device yield to pods of higher priority, by a computed share and for a limited time."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_level_leaves_less_to_the_next() -> None:
 
 
 class World:
-    """Two pods on one device, the first more urgent; a test sets the activity and the time."""
+    """Two pods on one device, of which the first is more urgent; a test sets activity and time."""
 
     def __init__(self, root: Path) -> None:
         self.proc = root / "proc"
@@ -123,7 +123,7 @@ class World:
         self.driver.compute = {GPU_0: {PIDS[pod]: 40.0 for pod in pods}, GPU_1: {}}
 
     async def ceiling(self, slot_allocation: str = PATIENT) -> int:
-        """After another look."""
+        """Return the ceiling of a pod after another look."""
         await self.precedence.look()
         return self.allocations.content(slot_allocation).devices[0].ceiling
 
@@ -172,7 +172,7 @@ async def test_a_page_is_written_when_something_changes_and_not_at_every_look(wo
 async def test_a_container_that_starts_again_makes_way_again(world: World) -> None:
     world.at_work(URGENT)
     await world.precedence.look()
-    world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=1))  # as PreStart does
+    world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=1))  # like PreStart
     assert await world.ceiling() == LEAST_PERCENT
 
 
@@ -236,7 +236,7 @@ async def test_pages_of_one_priority_are_read_again_only_after_a_grant(
     await world.precedence.look()
     assert read == []
     world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=1))
-    world.state = replace(world.state)  # as each grant commits one
+    world.state = replace(world.state)  # because each grant commits one
     await world.precedence.look()
     assert set(read) == {URGENT, PATIENT}
     assert content(PATIENT).devices[0].ceiling == LEAST_PERCENT

@@ -32,7 +32,7 @@ SAID = "limits are in place"
 
 
 def its_own(**status: Any) -> VGPUClaim:
-    """Return the claim that the operator made for the pod."""
+    """Return a claim that the operator made for the pod."""
     return the_claim(metadata={"owner_references": [OWNER]}, **status)
 
 
@@ -101,7 +101,7 @@ IN_PLACE = ("True", "LimitsInPlace")
 
 async def test_of_a_pods_own_claim_nothing_is_written_when_its_container_starts() -> None:
     agent = Agent(its_own())
-    for _ in range(3):  # its containers, one after the other
+    for _ in range(3):  # its containers in turn
         agent.prepared()
     await agent.delivers()
     assert agent.applied == []
@@ -171,7 +171,7 @@ async def test_a_release_that_is_reported_too_early_is_withdrawn() -> None:
 
 
 async def test_after_a_resize_prepared_is_about_the_new_version_and_names_no_amounts() -> None:
-    """The claim was prepared with 8Gi as its first version, and resized to 2Gi as its third."""
+    """The claim was prepared with 8Gi at version 1 and resized to 2Gi at version 3."""
     old = Condition(
         type="Prepared",
         status="True",

@@ -1,4 +1,4 @@
-"""PreStart on records made by hand: what it refuses before anything is written."""
+"""PreStart, with records made by hand, refuses contradictions before it writes anything."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_claim_for_this_very_pod_opens_the_allocation(bench: Bench) -> N
 async def test_the_kubelet_is_asked_once_and_after_the_claim_was_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PodResources is rate-limited for the whole node, and old once something was awaited."""
+    """PodResources is rate-limited for the whole node, and its answer is stale after an await."""
     asked: list[str] = []
     listing = bench.kubelet.list
 
@@ -102,7 +102,7 @@ async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
 
 
 async def test_a_claim_for_another_uid_under_the_same_name_is_refused(bench: Bench) -> None:
-    """Fails without the comparison of UIDs at PreStart."""
+    """The test fails without the comparison of UIDs at PreStart."""
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(a_claim_for(pod, uid="uid-of-its-predecessor"))
@@ -146,7 +146,7 @@ async def test_an_allocation_that_nobody_could_report_as_released_is_not_granted
 
 
 async def test_the_second_claim_that_overcommits_a_device_is_refused(bench: Bench) -> None:
-    """Fails without the sum over the agent's own grants at PreStart."""
+    """The test fails without the sum over the agent's own grants at PreStart."""
     first, second = a_bound_pod("pod-1"), a_bound_pod("pod-2")
     for pod, slot, refused in ((first, "slot-0", False), (second, "slot-1", True)):
         bench.view.pods.added(pod)

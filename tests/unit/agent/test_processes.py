@@ -1,4 +1,4 @@
-"""A process uses an allocation, does not, or is unreadable; unreadable counts as using it."""
+"""A process uses an allocation, does not use it, or cannot be read, which counts as use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = "/system.slice/sshd.service"
 
 
 class Proc:
-    """A folder like /proc; what may not be read is a folder in a file's place."""
+    """A folder like /proc, in which a file that may not be read is a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -30,7 +30,7 @@ class Proc:
         folder.mkdir()
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
         if maps is None:
-            (folder / "maps").mkdir()  # reading fails, and not because it is gone
+            (folder / "maps").mkdir()  # reading fails although the process exists
         else:
             (folder / "maps").write_text(maps)
 
@@ -60,7 +60,7 @@ def test_processes_that_map_a_region_are_found_by_its_inode(proc: Proc, region: 
     proc.add(10, maps=line(inode))
     proc.add(11, maps=line(inode + 1))
     proc.add(12, maps="7f0-7f1 rw-p 00000000 00:00 0\n")
-    (proc.root / "13").mkdir()  # it has just ended
+    (proc.root / "13").mkdir()  # the process has just ended
     assert users(proc, region) == ProcessTable(certain=frozenset({10}))
 
 
@@ -68,7 +68,7 @@ def test_any_of_the_files_tells(proc: Proc, region: Path, tmp_path: Path) -> Non
     page = tmp_path / "limits"
     page.touch()
     proc.add(10, maps=line(page.stat().st_ino, "limits"))
-    region.unlink()  # its container can do that
+    region.unlink()  # a container can do that
     assert users(proc, page, region).certain == {10}
 
 

@@ -1,4 +1,4 @@
-"""A lost slot state made anew: nothing that any record grants is forgotten, nothing is guessed."""
+"""A lost slot state is rebuilt from all records, without forgetting or guessing a grant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def a_page(
 
 
 def its_claim(*, reserved: bool = True, allocated: bool = True, init: bool = False) -> VGPUClaim:
-    """Return a claim of 1 GiB for `main`; with `init`, 8 GiB for `prepare` before it."""
+    """Return a claim of 1 GiB for `main`, and with `init` of 8 GiB for `prepare`."""
     requests = [a_request(name="main", memory="1Gi")]
     devices = [an_allocated_device(request="main", cores=30)]
     if init:

@@ -1,4 +1,4 @@
-"""Slots of dead processes, in regions and process lists made by hand."""
+"""Slots of dead processes are freed, in regions and process lists made by hand."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Proc:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.add("self", 1, NEW_SPACE)
-        self.add(1, 1, NEW_SPACE, mounts=1)  # of the host, while we are in a container
+        self.add(1, 1, NEW_SPACE, mounts=1)  # of the host, as seen from a container
 
     def add(
         self,
@@ -117,7 +117,7 @@ def test_a_process_that_runs_keeps_its_slot(region: Region, proc: Proc) -> None:
 def test_a_namespace_number_used_again_by_another_container_hides_nothing(
     region: Region, proc: Proc
 ) -> None:
-    proc.add(4711, 1, OLD_SPACE, start=START + 500)  # pid 1 of the newcomer
+    proc.add(4711, 1, OLD_SPACE, start=START + 500)  # pid 1 of the new container
     region.own(0, word(1, OLD_SPACE))
     assert clear_dead(region.path, proc=proc.root) == 1
 

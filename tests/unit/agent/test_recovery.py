@@ -1,4 +1,4 @@
-"""The recovery action of a device by NVML, with pynvml on the simulated driver."""
+"""NVML's recovery action of a device, read with pynvml on the simulated driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Release on records made by hand: nothing is freed while any record has it in use."""
+"""Nothing is released while any record shows it in use; the records are made by hand."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_who_closes_it_has_seen_the_end_of_the_sweep_under_way(
 ) -> None:
     """A sweep is shared, so it outlives its first caller; the next agent's state is not its own.
 
-    Fails without `close`: the kubelet's late answer would free the slot after the turn has ended.
+    Without `close`, the kubelet's late answer would free the slot after the agent's turn.
     """
     delete(bench, await a_granted_pod(bench))
     bench.kubelet.forgets(SLOT_0)
@@ -243,7 +243,7 @@ async def test_a_users_claim_of_a_pod_never_seen_is_released_when_its_binding_ca
 async def test_a_pod_that_was_prepared_and_went_unseen_is_released_at_once(
     bench: Bench, left: str
 ) -> None:
-    """This happens after records were lost: only the claim is known here."""
+    """This happens after a loss of records, when the agent knows only the claim."""
     pod = a_bound_pod()
     claim = a_claim_for(pod)
     claim.status.conditions.append(Condition(type="Prepared", status="True"))
@@ -312,10 +312,10 @@ async def test_a_lease_of_a_time_that_is_yet_to_come_is_dropped_as_soon_as_any_o
 async def test_the_next_look_comes_as_soon_as_an_unused_lease_may_go(bench: Bench) -> None:
     nothing_due = bench.releases.rest_s()
     bench.prestart.allocate([SLOT_0])
-    assert bench.releases.rest_s() <= nothing_due  # and from here on it is known
+    assert bench.releases.rest_s() <= nothing_due  # the lease is known from here on
     bench.clock.time = UNUSED_ALLOCATION_S - 3
     assert bench.releases.rest_s() == 3 < nothing_due
-    bench.clock.time = UNUSED_ALLOCATION_S + 3  # looked at and kept: its pod waits for its image
+    bench.clock.time = UNUSED_ALLOCATION_S + 3  # it is kept because its pod waits for its image
     assert bench.releases.rest_s() == nothing_due
 
 
@@ -346,7 +346,7 @@ UUID = "0f5a3c1e-1111-4222-8333-444455556666"
 
 
 async def a_vanished_pod(folder: Path, *, maps: str | None) -> tuple[Bench, Path]:
-    """Delete a pod by force, leave one of its processes, and return the node and it."""
+    """Delete a pod by force, leave one of its processes, and return the node and the process."""
     bench = await a_bench(folder, proc=folder / "proc")
     pod = a_bound_pod(uid=UUID)
     bench.view.pods.added(pod)
@@ -358,7 +358,7 @@ async def a_vanished_pod(folder: Path, *, maps: str | None) -> tuple[Bench, Path
     process.mkdir(parents=True)
     (process / "cgroup").write_text("0::/kubepods/burstable/odd/c\n")
     if maps is None:
-        (process / "maps").mkdir()  # reading it fails
+        (process / "maps").mkdir()  # reading the process fails
     else:
         (process / "maps").write_text(maps)
     return bench, process
@@ -384,7 +384,7 @@ async def test_a_process_that_the_agent_may_not_look_into_keeps_the_devices_and_
 async def test_a_process_in_the_pods_cgroup_keeps_the_devices_though_it_maps_nothing(
     tmp_path: Path,
 ) -> None:
-    """A whole device has no library in it, and so no page that is mapped."""
+    """A container with a whole device runs without the library, so it maps no page."""
     bench, process = await a_vanished_pod(tmp_path, maps="")
     (process / "cgroup").write_text(f"0::/kubepods/burstable/pod{UUID}/c\n")
     await sweep(bench)

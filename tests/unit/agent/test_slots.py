@@ -1,4 +1,4 @@
-"""Slots and leases as values: what each transition takes, refuses, and with which message."""
+"""Each transition of slots and leases accepts valid requests and refuses others with a message."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_claim_that_serves_a_pod_serves_no_other():
 def test_a_running_pod_keeps_its_devices_under_a_claim_that_was_decided_anew(
     again: ClaimAllocation,
 ):
-    """A running container keeps its former limits for a while: the greater use counts."""
+    """A running container keeps its former limits for a while, so the greater use counts."""
     state = granted(allocated("slot-1"), "slot-1-n")
     state = granted(allocated("slot-2", state=state), "slot-2-n", again, "sidecar")
     assert state.used() == {"GPU-0": Use(10, 20, 1)}
@@ -308,7 +308,7 @@ SLOTS = [f"slot-{number}" for number in range(6)]
 def test_kube_scheduler_counts_as_free_exactly_the_slots_of_usable_devices_without_a_holder(
     seed: int,
 ):
-    """Free, for kube-scheduler, are a node's healthy devices less those of all pods on it.
+    """For kube-scheduler, a node's free slots are the healthy ones minus those of all its pods.
 
     Whatever is lost or forgotten: nothing in use vanishes, nothing that a new pod must not get is
     healthy, and the kubelet has an id for each pod that the scheduler sends.

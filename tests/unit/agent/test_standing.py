@@ -20,7 +20,7 @@ REPLACED = Look(is_read=True, offered=SLOTS, listed=frozenset({"GPU-0::0"}))
 
 
 def registrations(look: Look, *, until_s: float, every_s: float = 3.0) -> list[float]:
-    """Return the times at which the agent registers again while nothing changes."""
+    """Return the times of further registrations while nothing changes."""
     standing = PluginStanding("nvidia.com/gpu")
     return [
         now

@@ -43,7 +43,7 @@ def a_divided_device(*instances: MigInstance, uuid: str = GPU_0, index: int = 0)
 
 
 async def a_static_bench(folder: Path, *instances: MigInstance) -> Bench:
-    """Return a node whose one device is for static use, and was divided like this."""
+    """Return a node whose only device is for static use and has these instances."""
     bench = await a_bench(folder, devices=[a_divided_device(*instances)])
     bench.node.inventory.set_spec(GPU_0, STATIC)
     await bench.node.inventory.refresh()
@@ -64,7 +64,7 @@ def there(bench: Bench) -> Sequence[MigInstance]:
 
 
 def offered(inventory: Inventory, uuid: str = GPU_0) -> dict[str, list[tuple[int, int]]]:
-    """Return the places at which instances can be allocated by profile, by the device's status."""
+    """Return, by profile, the places for instances in the device's status."""
     mig = said_of(inventory.devices[uuid], inventory.capacities()[uuid], vendor="nvidia")["mig"]
     return {
         profile["name"]: [(p.get("start", 0), p["size"]) for p in profile.get("placements", [])]
@@ -73,7 +73,7 @@ def offered(inventory: Inventory, uuid: str = GPU_0) -> dict[str, list[tuple[int
 
 
 def a_claim_on(pod: Pod, instance: MigInstance, *, name: str = "c", number: int = 0) -> VGPUClaim:
-    """Return a claim to which the instance's place is allocated."""
+    """Return a claim with an allocation at the instance's place."""
     claim = a_claim_for(pod, memory_mib=2000, name=name)
     allocation = claim.status.allocation
     assert allocation is not None
@@ -136,7 +136,7 @@ async def test_an_administrators_instance_is_given_and_outlives_its_claim(tmp_pa
     assert bench.node.checkpoint.state.claim_instances == {}
     assert bench.said.released_claims == [("c", allocation_id())]
     assert list(there(bench)) == [HALF_0, SMALL_5]
-    assert steps == []  # nothing was asked to be made or removed
+    assert steps == []  # nothing was made or removed
     assert offered(bench.node.inventory) == {"3g.20gb": [(0, 4)], "1g.5gb": [(5, 1)]}
 
 

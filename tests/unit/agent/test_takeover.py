@@ -1,4 +1,4 @@
-"""The moment at which one agent of a node ends and the next one, ready behind it, begins."""
+"""The handover from an agent that ends to the next agent, which is ready and waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vgpu_nodeagent.state.serving_lock import ServingLock
 
 
 class SilentApi:
-    """An API server that takes every question and answers none."""
+    """An API server that accepts every request and answers none."""
 
     def acting_as(self, user: str) -> SilentApi:
         """Return an API that is as silent to another user."""
@@ -36,7 +36,7 @@ class SilentApi:
 
 
 class LoadedError(Exception):
-    """The agent has come as far as reading what is on disk."""
+    """The agent has read its state from disk."""
 
 
 def an_agent(folder: Path, driver: ObedientDriver, *, fault: str = "") -> Agent:

@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_no_all_clear(host: Host, text: str) -> None:
 
 def test_the_condition_says_what_is_open_and_that_it_is_closed_again() -> None:
     device = a_device()
-    assert isolated(device, None) == []  # nothing to report of a node that was never open
+    assert isolated(device, None) == []  # nothing is reported about a node that was never open
     (said,) = isolated(device, Exposure("EnvVarAccepted", "set it"))
     assert (said.type, said.status, said.reason) == ("Isolated", "False", "EnvVarAccepted")
     (doubt,) = isolated(device, Exposure("ToolkitUnreadable", "not TOML"))

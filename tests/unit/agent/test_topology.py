@@ -90,15 +90,15 @@ def tree(tmp_path: Path) -> Path:
     ("nodes", "of_device", "affinity", "expected"),
     [
         ("0-1", 1, (), 1),
-        ("0-1", 1, (0b01,), 1),  # the kernel first
+        ("0-1", 1, (0b01,), 1),  # the kernel comes first
         ("0-1", -1, (0b10,), 1),
-        ("0-1", -1, (), None),  # several nodes, and it is unknown which
+        ("0-1", -1, (), None),  # one of several nodes, unknown which
         ("0-1", -1, (0b11,), None),  # near both is near neither
-        ("0", -1, (), 0),  # the only one there is
+        ("0", -1, (), 0),  # the only node
         ("0", -1, (0b11,), 0),
         ("0-1", 7, (), None),  # no such node
         ("0-1", 7, (0b01,), 0),
-        ("0,64", -1, (0, 1), 64),  # the second word
+        ("0,64", -1, (0, 1), 64),  # the second word of the mask
         ("", -1, (), 0),  # a kernel without NUMA
     ],
 )

@@ -1,4 +1,4 @@
-"""Use of containers by their ledgers and by the driver, over processes made by hand."""
+"""The use of containers by their ledgers and by the driver, with processes made by hand."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class Known:
 
 
 def shown(*containers: ContainerUse, hami: bool = True) -> dict[str, list[tuple[Any, float]]]:
-    """Return all samples by name, as Prometheus reads them."""
+    """Return all samples by name, in the form that Prometheus reads."""
     collector = UsageCollector("n1", Known({GPU_0: a_driver_device()}), hami=hami)
     collector.usage = Usage({GPU_0: DeviceUsage(3000, 60), GPU_1: DeviceUsage(1, 1)}, containers)
     registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Whatever a container does to its usage region, it can use only that region's disk space.
+"""A container can use only the disk space of its usage region.
 
 The part of a test that mounts runs in a separate namespace, where any user may mount.
 """
@@ -190,7 +190,7 @@ VERIFY = """
 
 
 def apart(program: str, root: Path, *arguments: str) -> Any:
-    """Run a program where it is root, and its mounts are its own; returns what it prints."""
+    """Run a program as root in its own mount namespace, and return its output."""
     code = textwrap.dedent(SETTING) + textwrap.dedent(program)
     done = subprocess.run(
         [*APART, sys.executable, "-c", code, str(root), *arguments],
@@ -208,7 +208,7 @@ def test_a_containers_user_cannot_fill_the_nodes_disk(tmp_path: Path) -> None:
     page = os.sysconf("SC_PAGE_SIZE")
     assert found["region"] <= found["taken"] < found["region"] + page
     assert found["disk"] < 1 << 20  # the 64 MiB that were written twice are not on it
-    assert "instead of" in found["reading"]  # what grew is no ledger any more
+    assert "instead of" in found["reading"]  # a region that grew is not a ledger any more
 
 
 def test_a_reboot_takes_the_mount_away_and_the_next_start_brings_it_back(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_what_an_earlier_agent_left_mounted_is_unmounted_and_removed(tmp_path: P
 def test_an_agent_that_is_told_to_use_the_disk_unmounts_what_the_one_before_it_mounted(
     tmp_path: Path,
 ) -> None:
-    """The folder of an ended allocation used to stay, busy, until the node's next reboot."""
+    """The busy folder of an ended allocation used to stay until the next reboot."""
     both = [f"{tmp_path}/slots/slot-{number}/usage" for number in (1, 2)]
     assert apart(ON_DISK_NOW, tmp_path) == [both, both, [], []]
 

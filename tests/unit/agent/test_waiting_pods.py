@@ -1,4 +1,4 @@
-"""Pods are woken when what they were refused for becomes available."""
+"""A refused pod is woken when the cause of its refusal is gone."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_claim_that_goes_or_names_no_pod_wakes_nobody() -> None:
 
 @pytest.mark.parametrize("reason", [Why.OVER_CAPACITY, Why.SLOT_TAKEN, Why.CLAIM_CLOSED])
 def test_room_wakes_each_who_waits_for_it_and_later_ones_too(reason: Why) -> None:
-    view, waiting, touched = a_view_with_a_refused_pod()  # for lack of a claim: first in line
+    view, waiting, touched = a_view_with_a_refused_pod()  # it lacks a claim, so it is first in line
     view.pods.added(a_pod("pod-2"))
     waiting.add(("default", "pod-2"), reason)
     waiting.room_was_made()

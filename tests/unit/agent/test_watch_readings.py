@@ -121,7 +121,7 @@ async def test_peaks_come_from_the_accounts_of_running_processes(
 
 
 class Said:
-    """Takes the place of what delivers conditions and events."""
+    """A recorder of conditions and events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []

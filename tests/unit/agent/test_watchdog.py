@@ -1,4 +1,4 @@
-"""The watchdog over processes made by hand: whose they are, what is too much, what follows."""
+"""The watchdog finds the claim of each process, excess use, and the consequences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ASecondLater(SetClock):
 
 
 class Remembered(Signals):
-    """Signals that reach no process."""
+    """A recorder of signals, which reach no process."""
 
     def __init__(self, world: World, *policies: OnViolation) -> None:
         super().__init__(*policies)
@@ -79,7 +79,7 @@ class Remembered(Signals):
 
 
 class World:
-    """A machine whose processes, driver and consequences a test sets and sees."""
+    """A machine whose processes and driver a test sets, with a record of the consequences."""
 
     def __init__(self, root: Path) -> None:
         self.proc = root / "proc"
@@ -137,7 +137,7 @@ class World:
     def add(
         self, host_pid: int | str, cgroup: str, *, pid: int = 7, slot_allocation: str = ""
     ) -> None:
-        """A process in a cgroup, with the region of a lease mapped or not."""
+        """Add a process in a cgroup, with or without the mapped region of a lease."""
         folder = self.proc / str(host_pid)
         (folder / "ns").mkdir(parents=True)
         (folder / "ns" / "pid").symlink_to(f"pid:[{SPACE}]")
@@ -167,7 +167,7 @@ class World:
         )
 
     async def looks(self, count: int, watchdog: Watchdog | None = None) -> None:
-        """Look so many times, a second apart."""
+        """Look this number of times, a second apart."""
         watchdog = watchdog or self.watchdog()
         for _ in range(count):
             await watchdog.look()
@@ -210,7 +210,7 @@ async def test_memory_that_passed_by_the_library_is_found_by_the_cgroup(
     world.hold({100: 3000, 101: 2000, 555: 9000})
     watchdog = world.watchdog()
     await watchdog.look()
-    assert world.seen == []  # once may be memory that is just being freed
+    assert world.seen == []  # a single look may see memory that is being freed
     await watchdog.look()
     await watchdog.look()
     assert world.seen == [("MemoryLimitViolated", "one")]
@@ -229,7 +229,7 @@ async def test_where_pods_have_no_cgroups_the_mapped_region_tells(world: World) 
 
 
 async def test_a_pod_cannot_put_its_memory_on_another_pods_account(world: World) -> None:
-    world.add(100, CGROUP, slot_allocation="slot-2")  # it got hold of a neighbour's region, somehow
+    world.add(100, CGROUP, slot_allocation="slot-2")  # it maps a neighbour's region
     world.hold({100: 5000})
     await world.looks(2)
     assert world.seen == [("MemoryLimitViolated", "one")]
@@ -296,20 +296,20 @@ async def test_memory_and_compute_are_told_apart_and_end_apart(world: World) -> 
 
 
 class Lives:
-    """A program that starts a process for each kernel, four a second; a sample sees one of them."""
+    """A program that starts a process for each kernel, four a second; a sample sees one."""
 
     def __init__(self, world: World, cgroup: str, first: int) -> None:
         self._world, self._cgroup, self._next = world, cgroup, first
 
     def go_on(self) -> dict[int, float]:
-        """Return the compute of a second's processes; the last of them is alive."""
+        """Return the compute of a second's processes, of which the last is alive."""
         alive = self._next + 3
         self._world.add(alive, self._cgroup)
         self._next += 4
         return dict.fromkeys(range(alive - 3, alive + 1), 20.0)
 
     def end(self) -> None:
-        """End the process that is alive."""
+        """End the living process."""
         shutil.rmtree(self._world.proc / str(self._next - 1))
 
 
@@ -504,7 +504,7 @@ async def test_processes_of_a_held_pod_of_hamis_are_neither_reported_nor_ended(
 async def test_processes_of_pods_without_a_claim_are_ended_where_that_is_asked_for(
     world: World,
 ) -> None:
-    """Asked to end, then killed; a process of the node itself is left alone, one of a claim too."""
+    """They get SIGTERM, then SIGKILL; processes of the node and of claims are left alone."""
     world.add(100, CGROUP)
     world.add(300, "/kubepods/pod30000000-1111-2222-3333-444444444444/0123abcd")
     world.add(301, "/user.slice")
@@ -535,7 +535,7 @@ PERIODS, DUTIES, PHASES = (1.0, 3.0, 10.0), (0.5, 0.2), 8
 async def run_pulses(
     world: World, seed: int, read: Callable[[float], None], limit_s: float
 ) -> float:
-    """Look at irregular times until something is seen; returns when, in virtual seconds."""
+    """Look at irregular times until an event is recorded; return its time in virtual seconds."""
     rng = random.Random(seed)
     watchdog = world.watchdog()
     while world.clock.time < limit_s and not world.seen:
@@ -551,7 +551,7 @@ async def run_pulses(
 async def test_pulses_of_memory_are_reported_whatever_their_period(
     world: World, period: float, duty: float, seed: int
 ) -> None:
-    """80 GiB are held against a limit of 4 for half or a fifth of each 1, 3 or 10 s."""
+    """80 GiB are in use with a limit of 4 GiB, for half or a fifth of each 1, 3 or 10 s."""
     world.add(100, CGROUP)
     phase = period * seed / PHASES
 
@@ -570,7 +570,7 @@ async def test_pulses_of_memory_are_reported_whatever_their_period(
 async def test_pulses_of_compute_are_reported_whatever_their_period(
     world: World, period: float, seed: int
 ) -> None:
-    """All of the compute for half of the time, of a share of 20 %."""
+    """All compute is in use for half of the time, with a share of 20 %."""
     world.share(GPU_0, 20)
     world.add(100, CGROUP)
     world.hold({100: 100})
@@ -589,7 +589,7 @@ async def test_pulses_of_compute_are_reported_whatever_their_period(
 async def test_pulses_within_the_share_are_no_violation(
     world: World, period: float, seed: int
 ) -> None:
-    """The library lets a kernel run on and holds the next back: 20 % on average."""
+    """The library lets a kernel finish and delays the next, so the average is 20 %."""
     world.share(GPU_0, 20)
     world.add(100, CGROUP)
     world.hold({100: LIMIT_MIB})
@@ -603,7 +603,7 @@ async def test_pulses_within_the_share_are_no_violation(
 
 
 def own(path: Path, slot: int, pid: int, *, start: int = START) -> None:
-    """Give a slot to a process, as the library would."""
+    """Give a slot to a process like the library."""
     word = pid | (SPACE & 0xFFFFF) << abi.OWNER_PID_BITS | (start & 0x1FFFFF) << 42
     header = abi.REGION_HEADER.pack(
         abi.REGION_MAGIC, abi.ABI_VERSION, abi.REGION_BYTES, abi.REGION_SLOTS, 64, 1, slot + 1

@@ -1,4 +1,4 @@
-"""Slots that the records disagree about: the sentence in the event, and the init-only case."""
+"""Records that disagree about slots lead to a sentence in an event, except for init containers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_container_of_another_plugin_is_named_and_has_no_binding():
     assert (found.bindings, found.of_another) == ((), ("main",))
 
 
-# No holder: ordinary init containers alone have the slots.
+# No holder, because only ordinary init containers have the slots.
 
 NOT_HELD = (Why.NOT_HELD, "the kubelet lists no container that holds these slots")
 
