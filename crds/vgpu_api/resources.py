@@ -93,3 +93,4 @@ VALIDATING_WEBHOOKS = Resource(
     "ValidatingWebhookConfiguration",
     False,
 )
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)

@@ -196,6 +196,12 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "(Kubernetes 1.34 or later)",
     )
     parser.add_argument(
+        "--resource-slices",
+        action="store_true",
+        help="publish the devices as ResourceSlices, too, behind a taint that only the operator "
+        "passes; needs --dra",
+    )
+    parser.add_argument(
         "--instance",
         default=os.environ.get("POD_UID") or "agent",
         help="name of this agent among those of the node, which names its sockets of --dra; "
@@ -205,6 +211,9 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     configure(given.log_format, given.log_level)
     if not given.node_name:
         parser.error("give --node-name, or set NODE_NAME")
+    if given.resource_slices and not given.dra:
+        # A kubelet without the driver deletes its slices.
+        parser.error("--resource-slices: needs --dra")
     if not given.library.is_file():
         parser.error(f"--library: {given.library} is not a file")
     state_dir = given.state_dir.absolute()
@@ -235,6 +244,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         on_unclaimed=given.on_unclaimed,
         log_level=given.log_level,
         dra=given.dra,
+        resource_slices=given.resource_slices,
         instance=given.instance,
     )
 

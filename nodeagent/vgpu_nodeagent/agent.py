@@ -28,6 +28,7 @@ from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.draplugin.plugin import DRAPlugin
 from vgpu_nodeagent.draplugin.preparation import Preparation
 from vgpu_nodeagent.draplugin.registration import PluginRegistration, PluginSockets
+from vgpu_nodeagent.draplugin.slices import SlicePublisher
 from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.backends import backends
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
@@ -127,6 +128,7 @@ class Agent:
         self._publisher = _publisher(config, api, node.view, devices)
         self._plugin, self._registration = self._device_plugin()
         self._preparation, self._dra_plugin, self._dra_registration = self._dra_driver()
+        self._slices = SlicePublisher(api, config.node_name, devices)
 
     @property
     def registered(self) -> asyncio.Event:
@@ -188,6 +190,7 @@ class Agent:
             self._watchdog.run(),
             self._throttle.run(),
             self._preparation.run(),
+            *([self._slices.run()] if self._config.resource_slices else []),
         )
 
     async def _apply_events(self) -> None:
@@ -201,6 +204,7 @@ class Agent:
             self._plugin,
             self._preparation,
             self._dra_plugin,
+            self._slices,
             self,
         )
         # No order among the parts matters: none reads what another one does with an event.

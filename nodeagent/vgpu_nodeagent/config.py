@@ -97,6 +97,7 @@ class AgentConfig:
             reporting them.
         log_level: The name of a logging level.
         dra: Prepare ResourceClaims, too.
+        resource_slices: Publish the devices as ResourceSlices, behind a taint.
         instance: The name of this agent among those of the node; sockets are named by it.
     """
 
@@ -125,6 +126,7 @@ class AgentConfig:
     on_unclaimed: OnViolation = OnViolation.REPORT
     log_level: str = "INFO"
     dra: bool = False
+    resource_slices: bool = False
     instance: str = "agent"
 
     @property

@@ -196,7 +196,7 @@ def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
             case ast.Dict():
                 for key, value in zip(node.keys, node.values, strict=True):
                     yield from () if key is None else (key,)
-                    yield from (value,) if _text(key) == "kind" else ()
+                    yield from (value,) if _text(key) in ("kind", "effect") else ()
             case ast.Call(func=made) if _METRIC_MAKERS.fullmatch(_name(made)):
                 yield from node.args
             case ast.Call(func=ast.Name(id="Resource")):

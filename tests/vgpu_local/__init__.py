@@ -6,6 +6,7 @@ differ, this one is wrong.
 * what stands in for Kubernetes: `apiserver`, `scheduler`, `kubelet`, `podwriter`, `service`, `pki`
 * the real thing in its place: `control_plane`, `fault_proxy` with `request_words` and
   `broken_stream`, `recorder`; put together in `real_cluster`
+* a real kubelet for its own tests: `real_kubelet`, on a container runtime that is played (`cri`)
 * what they stand on: `background`, `listener`, `ports`, `started`, `wall_clock`
 * our programs: `programs`, `daemon`, `daemons`, `fork_server`, `operators`, `page`, `nodes`,
   `simulated_nodes`, `agent_pod`, `small_disk`

@@ -4,6 +4,7 @@
     registration.py  keeps the plugin's sockets in place, by which the kubelet finds it
     preparation.py   makes a ResourceClaim shares with pages and CDI specs, and ends them
     consumers.py     finds the pod of a ResourceClaim, and the container of each request
+    slices.py        publishes the devices as ResourceSlices, behind a taint
 
 The VGPUClaim decides what a container gets. A ResourceClaim that no VGPUClaim names is refused,
 whatever is written in it (docs/design/dra.md).

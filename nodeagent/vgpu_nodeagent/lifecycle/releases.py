@@ -180,9 +180,10 @@ class Releases:
         # 3. MIG instances of claims that never started, or that could not be removed before.
         left |= await node.instances.remove_all(self._endings().instances_over())
         # 4. Usage of dead processes of running pods; in a thread, as it reads the process list.
-        for slot_allocation in node.checkpoint.state.slot_allocations.values():
-            if slot_allocation.is_bound:
-                await asyncio.to_thread(node.allocations.reclaim, slot_allocation.name)
+        for name, slot_allocation in node.checkpoint.state.slot_allocations.items():
+            # It may be unprepared meanwhile.
+            if slot_allocation.is_bound and name in node.checkpoint.state.slot_allocations:
+                await asyncio.to_thread(node.allocations.reclaim, name)
         # 5. Forget what the API server has recorded, and report what is released.
         return not self._forget() or left
 

@@ -121,7 +121,10 @@ BUILTIN: tuple[Resource, ...] = (
     Resource("", "v1", "events", "Event", True, ("ev",), selectable=_EVENT_FIELDS),
     Resource("", "v1", "configmaps", "ConfigMap", True, ("cm",)),
     Resource("", "v1", "secrets", "Secret", True, selectable=("type",)),
-    Resource("", "v1", "services", "Service", True, ("svc",), ("all",), has_status=True),
+    Resource(
+        "", "v1", "services", "Service", True, ("svc",), ("all",), has_status=True,
+        selectable=("spec.clusterIP",),
+    ),
     Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",)),
     Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",), has_status=True),
     Resource(
@@ -135,6 +138,15 @@ BUILTIN: tuple[Resource, ...] = (
     Resource("apps", "v1", "deployments", "Deployment", True, ("deploy",), has_status=True),
     Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
     Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False),
+    Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", False),
+    Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False),
+    Resource(
+        "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True, has_status=True
+    ),
+    Resource(
+        "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False,
+        selectable=("spec.nodeName", "spec.driver"),
+    ),
     Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True),
     Resource(
         "coordination.k8s.io", "v1", "leases", "Lease", True, needs_version=True,
