@@ -5,7 +5,10 @@
 #define COLLECT_EVERY_NS UINT64_C(50000000)
 #define MOST_NS UINT64_C(5000000000) /* charged for one process */
 
+/* Other threads and processes read entries while their owner writes them. */
 typedef _Atomic uint64_t word;
+typedef _Atomic uint32_t halfword;
+typedef _Atomic uint16_t quarterword;
 
 void vgpu_guess_write(struct vgpu_process *p, int column, uint32_t percent, struct vgpu_instant since, uint64_t charged_ns)
 {
@@ -29,28 +32,34 @@ void vgpu_guess_write(struct vgpu_process *p, int column, uint32_t percent, stru
         atomic_store((word *)&mine->owner, 0);
         return;
     }
-    mine->layout = p->self.layout;
-    mine->since_ns = since.ns;
-    mine->charged_us = charged_ns / 1000 > UINT32_MAX ? UINT32_MAX : (uint32_t)(charged_ns / 1000);
-    mine->column = (uint16_t)column;
-    mine->percent = (uint16_t)percent;
+    atomic_store((word *)&mine->layout, p->self.layout);
+    atomic_store((word *)&mine->since_ns, since.ns);
+    atomic_store((halfword *)&mine->charged_us, charged_ns / 1000 > UINT32_MAX ? UINT32_MAX : (uint32_t)(charged_ns / 1000));
+    atomic_store((quarterword *)&mine->column, (uint16_t)column);
+    atomic_store((quarterword *)&mine->percent, (uint16_t)percent);
     atomic_store((word *)&mine->owner, me);
+}
+
+static struct vgpu_region_guess copy_of(const struct vgpu_region_guess *guess)
+{
+    return (struct vgpu_region_guess){.layout = atomic_load((const word *)&guess->layout),
+                                      .since_ns = atomic_load((const word *)&guess->since_ns),
+                                      .charged_us = atomic_load((const halfword *)&guess->charged_us),
+                                      .column = atomic_load((const quarterword *)&guess->column),
+                                      .percent = atomic_load((const quarterword *)&guess->percent)};
 }
 
 /* Return 1 if the process that wrote this has ended or runs another program. A process in another PID namespace cannot be
  * observed, so it is given the most time that can be charged. */
-static int is_left(struct vgpu_process *p, const struct vgpu_region_guess *guess, uint64_t owner, struct vgpu_instant now)
+static int is_left(struct vgpu_process *p, const struct vgpu_region_guess *left, uint64_t owner, struct vgpu_instant now)
 {
     uint64_t me = vgpu_owner_word(&p->self), namespace_bits = ((UINT64_C(1) << VGPU_OWNER_NS_BITS) - 1) << VGPU_OWNER_PID_BITS;
-    if (owner == me) {
-        return atomic_load(&p->guess) != guess; /* written by this process before its exec */
-    }
     if ((owner ^ me) & namespace_bits) {
-        return vgpu_between(vgpu_at(guess->since_ns), now) >= MOST_NS;
+        return vgpu_between(vgpu_at(left->since_ns), now) >= MOST_NS;
     }
     uint32_t pid = (uint32_t)(owner & ((UINT64_C(1) << VGPU_OWNER_PID_BITS) - 1));
-    uint64_t layout = guess->layout && vgpu_world->layout_of ? vgpu_world->layout_of(pid) : 0;
-    return (layout && layout != guess->layout) || vgpu_world->is_dead(owner, &p->self);
+    uint64_t layout = owner == me ? p->self.layout : left->layout && vgpu_world->layout_of ? vgpu_world->layout_of(pid) : 0;
+    return (layout && layout != left->layout) || (owner != me && vgpu_world->is_dead(owner, &p->self));
 }
 
 static void charge(struct vgpu_process *p, const struct vgpu_region_guess *left, struct vgpu_instant now)
@@ -76,8 +85,8 @@ void vgpu_guesses_collect(struct vgpu_process *p, struct vgpu_instant now)
         if (!owner || owner == (vgpu_owner_word(&p->self) | VGPU_OWNER_REAPING)) {
             continue;
         }
-        struct vgpu_region_guess left = *guess;
-        if (is_left(p, guess, who, now) && atomic_compare_exchange_strong((word *)&guess->owner, &owner, 0) && owner == who) {
+        struct vgpu_region_guess left = copy_of(guess);
+        if (is_left(p, &left, who, now) && atomic_compare_exchange_strong((word *)&guess->owner, &owner, 0) && owner == who) {
             charge(p, &left, now);
         }
     }
