@@ -1,7 +1,8 @@
 /* routing_stubs.S - dlsym, dlvsym and the gates of symbols.def.
  *
- * They decide in C and then either answer or jump to the real function with every argument register and the stack
- * as they found them: it cannot tell that we were there. */
+ * They decide in C and then either answer or jump to the real function. All argument registers and the stack are as they
+ * were, so the real function cannot tell that we were called first.
+ */
 
     .text
 
@@ -34,7 +35,7 @@
     endbr64
     .endm
 
-/* The router gets the return address after the arguments that the function itself has. */
+/* The router gets the return address after the arguments of the function itself. */
     .macro find name, router, real
     function \name
     save_arguments
