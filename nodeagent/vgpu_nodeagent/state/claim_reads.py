@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 _FIRST_S = 0.25
 _LAST_S = 10.0
 _TOGETHER = 8
-"""Claims to read at the same time."""
+"""Claims to read at the same time, beside those of containers that start."""
+_BETWEEN_S = 0.25
+"""The least time between two reads of a claim for a mark: a tenant may change marks at any rate."""
 _PRESTART_S = 1.0
 """Seconds after which a container starts by the copy, because the API server does not answer."""
 
@@ -58,7 +60,8 @@ class ClaimReads:
         self._resource = resource
         self._clock = clock or Clock()
         self._is_list_due = False
-        self._due: dict[Place, None] = {}
+        self._due: dict[Place, float] = {}  # and when at the earliest
+        self._read_at: dict[Place, float] = {}  # the last read, of claims that were due
         self._refused: set[str] = set()  # UIDs of pods that wait for a grant
         self._followed: dict[Place, tuple[Backoff, float]] = {}  # and when to read next
         self._wake = asyncio.Event()
@@ -72,7 +75,9 @@ class ClaimReads:
                 self._wake.set()
             case PodChanged(old=old, new=Pod() as new):
                 if _mark(new) != _mark(old):
-                    self._due.update(dict.fromkeys(self._places(new)))
+                    for place in self._places(new):
+                        last_s = self._read_at.get(place, -_BETWEEN_S)
+                        self._due.setdefault(place, last_s + _BETWEEN_S)
                     self._wake.set()
                 elif new.is_terminal and (old is None or not old.is_terminal):
                     self._wake.set()
@@ -105,7 +110,10 @@ class ClaimReads:
                 continue
 
     async def read_for(self, pod: Pod) -> None:
-        """Read the claims of a pod now. If the API server does not answer, the copies stand."""
+        """Read the claims of a pod now. If the API server does not answer, the copies stand.
+
+        Nothing waits here for reads that others have caused.
+        """
         try:
             async with asyncio.timeout(_PRESTART_S):
                 await asyncio.gather(*(self._read(place) for place in self._places(pod)))
@@ -131,27 +139,31 @@ class ClaimReads:
         self._view.take_claims(listing.items, int(listing.resource_version))
 
     async def _read_due(self) -> float | None:
-        """Read what is due, and return the seconds until more is; None if nothing is followed.
+        """Read what is due, and return the seconds until more is; None if nothing will be.
 
         Raises:
             ClientError: A claim could not be read; it stays due.
         """
         now = self._clock.monotonic()
         self._follow(now)
-        self._due.update({place: None for place, (_, at) in self._followed.items() if at <= now})
-        due = list(self._due)
-        results = await asyncio.gather(*map(self._read, due), return_exceptions=True)
+        self._due.update({place: now for place, (_, at) in self._followed.items() if at <= now})
+        due = [place for place, at in self._due.items() if at <= now]
+        for place in due:
+            del self._due[place]  # a mark that comes during the read makes it due again
+        self._read_at = {p: at for p, at in self._read_at.items() if now - at < _BETWEEN_S}
+        self._read_at.update(dict.fromkeys(due, now))
+        results = await asyncio.gather(*map(self._read_in_turn, due), return_exceptions=True)
         failed = [each for each in results if isinstance(each, BaseException)]
         for place, result in zip(due, results, strict=True):
-            if not isinstance(result, BaseException):
-                self._due.pop(place, None)
+            if isinstance(result, BaseException):
+                self._due[place] = now
             if place in self._followed:
                 backoff, _ = self._followed[place]
                 self._followed[place] = backoff, now + backoff.failed()
         if failed:
             raise failed[0]
-        waits = [at - self._clock.monotonic() for _, at in self._followed.values()]
-        return max(0.0, min(waits)) if waits else None
+        times = [*self._due.values(), *(at for _, at in self._followed.values())]
+        return max(0.0, min(times) - self._clock.monotonic()) if times else None
 
     def _follow(self, now: float) -> None:
         """Note the claims to be read again and again: of refused pods, and of pods that ended."""
@@ -173,14 +185,17 @@ class ClaimReads:
             for place in wanted
         }
 
+    async def _read_in_turn(self, place: Place) -> None:
+        async with self._reading:
+            await self._read(place)
+
     async def _read(self, place: Place) -> None:
         namespace, name = place
-        async with self._reading:
-            try:
-                raw = await self._api.get(VGPU_CLAIMS, name, namespace=namespace)
-            except NotFound:
-                self._view.drop_claim(place)
-                return
+        try:
+            raw = await self._api.get(VGPU_CLAIMS, name, namespace=namespace)
+        except NotFound:
+            self._view.drop_claim(place)
+            return
         self._view.take_claim(raw)
 
     def _places(self, pod: Pod) -> Iterable[Place]:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from agent_bench import a_bound_pod
+from set_clock import SetClock
 from vgpu_api.core.pod import Pod
 from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import Resource
+from vgpu_client.clock import Clock
 from vgpu_client.errors import NotFound, Unreachable
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity
@@ -72,11 +74,11 @@ class Claims:
 class Node:
     """A view of a node whose events lead to reads of claims."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.api = Claims()
         self.view = NodeView(NODE, Events())
         api: Any = self.api
-        self.reads = ClaimReads(api, self.view, SLOT)
+        self.reads = ClaimReads(api, self.view, SLOT, clock=clock)
 
     async def settle(self) -> None:
         """Apply the events, and let the immediate consequences run."""
@@ -97,6 +99,11 @@ class Node:
         """Return the versions of the known claims."""
         objects = self.view.claims.objects
         return {name: claim.metadata.resource_version for (_, name), claim in objects.items()}
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_reads, "_BETWEEN_S", 0.0)
 
 
 @asynccontextmanager
@@ -155,6 +162,58 @@ async def test_a_mark_on_the_pod_reads_its_claim() -> None:
         node.view.pods.modified(changed(pod, **{"vgpu.dev/poke": "2-abc"}))
         await node.settle()
         assert node.known == {own(pod): "12"}
+
+
+async def test_a_mark_that_comes_while_its_claim_is_read_is_not_lost() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.api.answers.clear()
+        node.view.pods.added(pod)
+        await node.settle()
+        node.view.pods.modified(changed(pod, **{"vgpu.dev/poke": "2-abc"}))
+        await node.settle()
+        assert node.api.asked == [own(pod)]
+        node.api.answers.set()
+        await node.settle()
+        assert node.api.asked == [own(pod), own(pod)]
+
+
+async def test_a_flood_of_marks_on_one_pod_causes_few_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant may change the annotation of its pod at any rate."""
+    clock = SetClock()
+    node = Node(clock)
+    monkeypatch.setattr(claim_reads, "_BETWEEN_S", 0.25)
+    running = asyncio.create_task(node.reads.run())
+    try:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        for number in range(1000):
+            clock.time += 0.001
+            node.view.pods.modified(changed(pod, **{"vgpu.dev/poke": str(number)}))
+            await node.settle()
+        assert 4 <= node.api.asked.count(own(pod)) <= 5
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_prestart_does_not_wait_for_the_reads_that_others_cause() -> None:
+    async with a_node() as node:
+        node.api.answers.clear()
+        for number in range(50):
+            node.view.pods.added(a_bound_pod(name=f"theirs-{number}"))
+        await node.settle()
+        assert len(node.api.asked) == 8
+        pod = a_bound_pod()
+        starting = asyncio.ensure_future(node.reads.read_for(pod))
+        await node.settle()
+        assert own(pod) in node.api.asked
+        node.api.answers.set()
+        await starting
 
 
 async def test_a_claim_that_the_pod_names_is_read() -> None:
