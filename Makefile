@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +147,9 @@ bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 GPUs -> build/bench/
 
 bench-start: $(SETUP)  ## memory while 150,000 pods are listed -> build/bench/start.json
 	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/start_bench.py,start)
+
+bench-fleet: $(SETUP)  ## an operator of 10,000 and 20,000 nodes of 8 GPUs in memory: SIZES="10000 20000" -> build/bench/fleet.json
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/fleet_bench.py $(if $(SIZES),--sizes $(SIZES)),fleet)
 
 bench-waiting: $(SETUP)  ## a full cluster in which thousands wait, quotas, foreign pods -> build/bench/waiting.json, crowd.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py

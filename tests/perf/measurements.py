@@ -84,6 +84,27 @@ PROMISES = (
         1.5,
     ),
     Promise(
+        "memory of an operator, 20,000 nodes, 80,000 claims",
+        "fleet",
+        "sizes.20000.total_mib",
+        "MiB",
+    ),
+    Promise("the same, for each device", "fleet", "sizes.20000.device.kb", "kB"),
+    Promise("the same, for each claim", "fleet", "sizes.20000.claim.kb", "kB"),
+    Promise("the same, for each pod with a slice", "fleet", "sizes.20000.pod.kb", "kB"),
+    Promise("the same, for each node", "fleet", "sizes.20000.node.kb", "kB"),
+    Promise("the first decision of a class there", "fleet", "sizes.20000.first_ms", "ms", 400),
+    Promise(
+        "a later one, of 500 offered nodes, median", "fleet", "sizes.20000.next_us", "µs", 2000
+    ),
+    Promise("the first round of a new leader there, CPU", "fleet", "sizes.20000.lead_s", "s"),
+    Promise(
+        "memory of an operator, 10,000 nodes, 40,000 claims",
+        "fleet",
+        "sizes.10000.total_mib",
+        "MiB",
+    ),
+    Promise(
         "CPU of the loop between a Filter and its answer beside quota refusals, p99",
         "waiting",
         "scenes.quota.filter_cpu_ms.p99",

@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import filter_bench
 import orjson
 
 import plain_placement as plain
 from builders import a_claim, a_device, a_node, a_request, an_allocated_device, an_ask, device_facts
 from builders import an_allocation as allocated
+from perf import filter_bench
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1.base import ApiModel
 from vgpu_operator.demand import Demand
