@@ -145,13 +145,7 @@ class ClaimReads:
             ClientError: A claim could not be read; it stays due.
         """
         now = self._clock.monotonic()
-        self._follow(now)
-        self._due.update({place: now for place, (_, at) in self._followed.items() if at <= now})
-        due = [place for place, at in self._due.items() if at <= now]
-        for place in due:
-            del self._due[place]  # a mark that comes during the read makes it due again
-        self._read_at = {p: at for p, at in self._read_at.items() if now - at < _BETWEEN_S}
-        self._read_at.update(dict.fromkeys(due, now))
+        due = self._take_due(now)
         results = await asyncio.gather(*map(self._read_in_turn, due), return_exceptions=True)
         failed = [each for each in results if isinstance(each, BaseException)]
         for place, result in zip(due, results, strict=True):
@@ -164,6 +158,17 @@ class ClaimReads:
             raise failed[0]
         times = [*self._due.values(), *(at for _, at in self._followed.values())]
         return max(0.0, min(times) - self._clock.monotonic()) if times else None
+
+    def _take_due(self, now: float) -> list[Place]:
+        """Return what is due. A mark that comes while it is read makes it due again."""
+        self._follow(now)
+        self._due.update({place: now for place, (_, at) in self._followed.items() if at <= now})
+        due = [place for place, at in self._due.items() if at <= now]
+        for place in due:
+            del self._due[place]
+        self._read_at = {p: at for p, at in self._read_at.items() if now - at < _BETWEEN_S}
+        self._read_at.update(dict.fromkeys(due, now))
+        return due
 
     def _follow(self, now: float) -> None:
         """Note the claims to be read again and again: of refused pods, and of pods that ended."""
