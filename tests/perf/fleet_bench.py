@@ -33,6 +33,7 @@ import orjson
 from builders import a_container, a_device, a_node, a_pod, an_agent_pod
 from perf.placement_bench import DEVICE_MIB, DEVICES_PER_NODE, claim_on, rss_mib
 from replica import Replica
+from vgpu_api.agent_pods import device_mark
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.names import pod_claim_name
@@ -80,8 +81,6 @@ def objects_of(kind: str, nodes: int) -> Iterator[bytes]:
         name = f"node-{node:05d}"
         if kind == "node":
             yield on_the_wire(a_node(name))
-        elif kind == "agent":
-            yield on_the_wire(an_agent_pod(name, mark="devices 0123456789abcdef"))
         elif kind == "device":
             for index in range(DEVICES_PER_NODE):
                 yield on_the_wire(
@@ -92,6 +91,14 @@ def objects_of(kind: str, nodes: int) -> Iterator[bytes]:
     for number in range(nodes * CLAIMS_PER_NODE if kind in ("claim", "pod") else 0):
         pod = pod_on(number, nodes)
         yield pod if kind == "pod" else claim_of(number, nodes)
+
+
+def agents_of(replica: Replica, nodes: int) -> Iterator[bytes]:
+    """Yield the pods of agents that know their devices."""
+    for node in range(nodes):
+        name = f"node-{node:05d}"
+        mark = device_mark(replica.ledger.devices(name))
+        yield on_the_wire(an_agent_pod(name, mark=mark))
 
 
 def pod_on(number: int, nodes: int) -> bytes:
@@ -136,7 +143,8 @@ async def measure(nodes: int) -> dict[str, Any]:
         gc.collect()
         gc.freeze()
         before, spent, count = rss_mib(), 0.0, 0
-        for text in objects_of(kind, nodes):
+        texts = agents_of(replica, nodes) if kind == "agent" else objects_of(kind, nodes)
+        for text in texts:
             began = time.process_time()
             engine.observe(event_of(orjson.loads(text)))
             if count % 100 == 0:
