@@ -28,7 +28,14 @@ def report(
     shown = {name: round(value, 2) for name, value in figures.items()}
     above = [name for name, bar in bars.items() if figures[name] > bar]
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
-    written = {"figures": shown, "bars": bars, "above": above, "shape": shape, "machine": machine}
+    written = {
+        "load_average": os.getloadavg(),
+        "figures": shown,
+        "bars": bars,
+        "above": above,
+        "shape": shape,
+        "machine": machine,
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(written, indent=2) + "\n")
     for name, value in shown.items():
