@@ -199,7 +199,7 @@ def one_line(code: int, said: str, program: str = "kubectl vgpu") -> None:
 
 def test_what_asks_no_cluster_is_known() -> None:
     """A verb that takes no kubeconfig is not tested here: which ones is written down."""
-    assert on_paper() == {"check", "import"}
+    assert on_paper() == {"check"}
     assert {arguments[0] for arguments in invocations()} == set(asking_a_cluster())
 
 
