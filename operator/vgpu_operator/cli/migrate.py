@@ -218,7 +218,10 @@ class Migration:
         if used:
             await self._patch(node, cordoned=former.cordoned)
             return used
-        await self._patch(node, labels={names.LABEL_NODE_AGENT: None})
+        # From here on it is neither: a broken-off run can be completed in both directions.
+        await self._patch(
+            node, labels={names.LABEL_NODE_AGENT: None}, former=replace(former, done=False)
+        )
         if not await self._left(name, _OUR_AGENT, AGENT_NAMESPACE):
             return [f"node {name}: the agent is still there: kubectl -n {AGENT_NAMESPACE} get pods"]
         left = await self._release(name)

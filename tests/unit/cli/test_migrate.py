@@ -24,13 +24,14 @@ from memory_api import MemoryApi
 from set_clock import SetClock
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Node
 from vgpu_api.names import OPERATOR_USER
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import ReservedFor
 from vgpu_client.errors import Conflict
 from vgpu_operator.cli.hami_installation import HamiInstallation
 from vgpu_operator.cli.listing import CannotAnswer
-from vgpu_operator.cli.migrate import Migration
+from vgpu_operator.cli.migrate import Migration, is_taken_over
 from vgpu_operator.cli.printing import Printer
 from vgpu_operator.insight.hami_node import BothConfigs
 
@@ -57,6 +58,7 @@ class Cluster(MemoryApi):
         self.handshake: str | None = None
         self.agent_comes = True
         self.plugin_leaves = True
+        self.agent_leaves = True
         self.conflicts = 0
         self.users: list[str] = []
         node = a_node("n1", labels={"gpu": "on"}, unschedulable=cordoned).to_wire()
@@ -137,7 +139,8 @@ class Cluster(MemoryApi):
             self.put_pod("agent", labels=AGENT)
             if self.agent_comes:
                 self.put(GPU_DEVICES, a_device(uuid=GPU, node="n1").to_wire())
-        if labels.get(names.LABEL_NODE_AGENT) != names.ON and "agent" in there:
+        gone = labels.get(names.LABEL_NODE_AGENT) != names.ON
+        if gone and "agent" in there and self.agent_leaves:
             self.vanish(PODS, "agent")
 
 
@@ -263,6 +266,20 @@ async def test_a_run_that_was_broken_off_can_be_undone():
     assert not cluster.is_cordoned
     assert cluster.node["metadata"]["labels"] == {"gpu": "on"}
     assert not [key for key in cluster.objects if key[0] in ("vgpuclaims", "gpudevices")]
+
+
+async def test_a_return_that_was_broken_off_is_completed_in_both_directions():
+    for move in (Move.give_back, Move.take_over):
+        cluster = Cluster()
+        cluster.put_hamis("a")
+        assert await Move(cluster).take_over() == []
+        cluster.agent_leaves = False
+        (said,) = await Move(cluster).give_back()
+        assert said.startswith("node n1: the agent is still there")
+        assert not is_taken_over(Node.model_validate(cluster.node))
+        cluster.agent_leaves = True
+        assert await move(Move(cluster)) == []
+        assert not cluster.is_cordoned
 
 
 async def test_a_claim_that_the_operator_writes_meanwhile_is_written_again():
