@@ -67,7 +67,7 @@ test-programs: setup  ## tests of all rooms that start programs and look at how 
 property = $(foreach name,$(1),tests/property/test_$(name).py)
 TESTS_placement := tests/unit/placement tests/unit/ledger tests/unit/node_filter $(call property,best_nodes hosts_states ledger_states numbered_cores parts placement_oracle placement_plans placement_processes volume_matching)
 TESTS_dialects := tests/unit/dialects tests/unit/admission tests/unit/vendors tests/unit/api $(call property,dialects_total capacity_registers part_registers vendor_registers neighbours)
-TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates tests/unit/controllers $(call property,engine_campaign engine_states gate_states waiting_states nobody_waits preemption_choice gang_preemption preemption_veto lease lease_states reflector certificates)
+TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates tests/unit/controllers $(call property,engine_campaign engine_states gate_states claims_states waiting_states nobody_waits preemption_choice gang_preemption preemption_veto lease lease_states reflector certificates)
 TESTS_agent := tests/unit/agent $(call property,slots_states instances_killed)
 TESTS_cli := tests/unit/cli tests/unit/insight $(call property,simulate_input simulate_purity)
 TESTS_web := tests/unit/web $(call property,web_sight)
@@ -157,10 +157,10 @@ bench-waiting: $(SETUP)  ## a full cluster in which thousands wait, quotas, fore
 
 CLUSTER_BENCH = $(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
   $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) \
-  $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(GATE),--gate) $(if $(AGENTS),--agents) --note "$(NOTE)"
+  $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(MODE),--mode $(MODE)) $(if $(AGENTS),--agents) --note "$(NOTE)"
 
 # With NOTE= the report says what else the machine was doing; it means little on one that is busy.
-bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 GATE=1 AGENTS=1 -> build/bench/cluster.json
+bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 MODE="gate claims" AGENTS=1 -> build/bench/cluster.json
 	@$(if $(AGENTS),$(call recorded,$(CLUSTER_BENCH),cluster),$(CLUSTER_BENCH))
 
 bench-events: $(SETUP)  ## a Filter beside a thousand watch events a second -> build/bench/events.json

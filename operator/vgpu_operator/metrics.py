@@ -9,6 +9,11 @@ _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 SCHEDULING_ATTEMPTS = Counter(
     "vgpu_scheduling_attempts_total", "Decisions taken.", ["result", "reason"]
 )
+RESOURCE_CLAIM_WRITES = Counter(
+    "vgpu_resource_claim_writes_total",
+    "Writes of ResourceClaims that have ended.",
+    ["purpose", "outcome"],
+)
 EXTENDER_DURATION = Histogram(
     "vgpu_extender_duration_seconds",
     "Time taken by the extender to answer.",

@@ -51,6 +51,7 @@ from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import effects, events
 from vgpu_operator.engine.claims.status_patch import status_patch
 from vgpu_operator.engine.observability.decision_log import DecisionLog
+from vgpu_operator.metrics import RESOURCE_CLAIM_WRITES
 
 logger = logging.getLogger(__name__)
 
@@ -191,32 +192,37 @@ class Effector:
         self._observe(events.ClaimDeletionEnded(effect, why))
 
     async def _write_resource_claim(self, effect: effects.WriteResourceClaim) -> None:
-        """Write a ResourceClaim; if that fails, read it."""
         target = Target(RESOURCE_CLAIMS, effect.namespace, effect.name)
         outcome = await self._writer.submit(
             Write(target, _resource_claim_requests(effect), effect.version)
         )
         if isinstance(outcome, Written):
             found = ResourceClaim.model_validate(outcome.obj)
-            self._observe(events.ResourceClaimWritten(effect, "done", found))
-            return
+            ended = events.ResourceClaimWritten(effect, "done", found)
+        else:
+            ended = await self._read_resource_claim(effect, outcome)
+        labels = {"purpose": effect.purpose, "outcome": ended.outcome}
+        RESOURCE_CLAIM_WRITES.labels(**labels).inc()
+        self._observe(ended)
+
+    async def _read_resource_claim(
+        self, effect: effects.WriteResourceClaim, outcome: Outcome
+    ) -> events.ResourceClaimWritten:
+        """Return the end of a write that was not done, with the ResourceClaim as it is now."""
         name = f"{effect.namespace}/{effect.name}"
         logger.warning("ResourceClaim %s not written: %s", name, outcome)
-        ended: Literal["refused", "unknown"] = (
-            "unknown" if isinstance(outcome, Unresolved) else "refused"
-        )
+        is_open = isinstance(outcome, Unresolved)
+        ended: Literal["refused", "unknown"] = "unknown" if is_open else "refused"
         why = str(outcome)
         try:
             raw = await self._api.get(RESOURCE_CLAIMS, effect.name, namespace=effect.namespace)
         except NotFound:
-            self._observe(events.ResourceClaimWritten(effect, ended, is_gone=True, why=why))
-            return
+            return events.ResourceClaimWritten(effect, ended, is_gone=True, why=why)
         except ClientError as error:
             logger.warning("ResourceClaim %s not read: %s", name, error)
-            self._observe(events.ResourceClaimWritten(effect, ended, why=why))
-            return
+            return events.ResourceClaimWritten(effect, ended, why=why)
         found = ResourceClaim.model_validate(raw)
-        self._observe(events.ResourceClaimWritten(effect, ended, found, why=why))
+        return events.ResourceClaimWritten(effect, ended, found, why=why)
 
     # Devices and pods.
 

@@ -104,7 +104,7 @@ def gone(cluster: InstalledCluster, pod: Object) -> None:
         ("volcano", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1024}),
     ],
 )
-def test_a_pod_in_any_words_is_bound_by_an_unconfigured_scheduler_without_a_failed_attempt(
+def test_a_pod_in_any_words_is_bound_by_an_unconfigured_scheduler(
     cluster: InstalledCluster, name: str, limits: Object
 ) -> None:
     create(cluster, a_pod(name, a_container(limits=limits)))
@@ -117,7 +117,6 @@ def test_a_pod_in_any_words_is_bound_by_an_unconfigured_scheduler_without_a_fail
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     assert result["shareID"] == share_id(allocation["id"], "main")
     assert claim["metadata"]["finalizers"] == [FINALIZER_IN_USE]
-    assert "FailedScheduling" not in reasons(cluster, name)
     delete(cluster, name)
     gone(cluster, pod)
 
@@ -361,3 +360,37 @@ def test_a_pod_that_was_copied_with_the_claim_of_another_is_refused(
     assert "belongs to another pod: leave out the entry vgpu" in message
     delete(cluster, "original")
     gone(cluster, pod)
+
+
+def test_a_pod_that_asks_by_a_template_gets_what_the_template_says(
+    cluster: InstalledCluster,
+) -> None:
+    requests = {"capacity": {"requests": {"memory": "2Gi", "cores": 30}}}
+    template = {
+        "metadata": {"name": "small", "namespace": "default"},
+        "spec": {"spec": a_claim_spec(**requests)},
+    }
+    create(cluster, template, TEMPLATES)
+    container = a_container()
+    container["resources"] = {"claims": [{"name": "gpu"}]}
+    named = {"name": "gpu", "resourceClaimTemplateName": "small"}
+    create(cluster, a_pod("by-template", container, resourceClaims=[named]))
+    pod = bound(cluster, "by-template")
+    allocation = allocation_of(cluster, pod)
+    assert allocation is not None
+    (device,) = allocation["devices"]
+    assert (device["memory"], device["cores"]) == ("2Gi", 30)
+    delete(cluster, "by-template")
+    gone(cluster, pod)
+    delete(cluster, "small", TEMPLATES)
+
+
+def test_a_claim_of_a_users_own_making_is_told_that_it_is_not_served(
+    cluster: InstalledCluster,
+) -> None:
+    metadata = {"name": "made-by-hand", "namespace": "default"}
+    create(cluster, {"metadata": metadata, "spec": a_claim_spec()}, RESOURCE_CLAIMS)
+    cluster.until(
+        lambda: "Unsupported" in reasons(cluster, "made-by-hand"), lambda: cluster.objects(EVENTS)
+    )
+    delete(cluster, "made-by-hand", RESOURCE_CLAIMS)

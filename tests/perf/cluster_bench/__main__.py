@@ -17,6 +17,7 @@ from perf.cluster_bench.stage import CLAIMS_S, LEASE_S, Load, Stage
 from vgpu_local.assembly import leave_on_terminate
 
 OUT = Path("build/bench")
+MODES = ("gate", "claims")
 
 
 def main() -> None:
@@ -32,7 +33,13 @@ def main() -> None:
     )
     parser.add_argument("--claims", type=float, default=0.0, help="Immediate ones a second, after")
     parser.add_argument("--failover", action="store_true", help="and kill the leader under load")
-    parser.add_argument("--gate", action="store_true", help="and the same pods by overlays/gate")
+    parser.add_argument(
+        "--mode",
+        nargs="*",
+        choices=MODES,
+        default=[],
+        help="and the same pods by these of manifests/overlays",
+    )
     parser.add_argument(
         "--allocated", type=int, default=0, help="pods that have their slices before the others"
     )
@@ -92,8 +99,8 @@ def main() -> None:
             report["sizes"][str(nodes)] = found
             try:
                 measure(nodes, load, found)
-                if options.gate:
-                    measure_gate(nodes, load, found)
+                for mode in options.mode:
+                    measure_mode(mode, nodes, load, found)
             finally:  # what was measured before something failed stays
                 options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print(options.out)
@@ -122,12 +129,12 @@ def measure(nodes: int, load: Load, found: dict[str, Any]) -> None:
             say(f"{nodes} nodes, all operators started anew: {cold}")
 
 
-def measure_gate(nodes: int, load: Load, found: dict[str, Any]) -> None:
+def measure_mode(mode: str, nodes: int, load: Load, found: dict[str, Any]) -> None:
     """Run the pods with devices again, on a control plane that calls no extender."""
     with Stage(nodes) as stage:
-        gate = found["gate"] = {}
-        stage.ours(load, gate, overlay="gate")
-        say(f"{nodes} nodes, gate: {brief(gate)}")
+        of_mode = found[mode] = {}
+        stage.ours(load, of_mode, overlay=mode)
+        say(f"{nodes} nodes, {mode}: {brief(of_mode)}")
 
 
 def ratios(

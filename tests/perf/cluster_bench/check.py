@@ -6,7 +6,7 @@ from collections import Counter
 
 from perf.cluster_bench.paper import COUNT, MEMORY_MIB, SLOTS
 from perf.cluster_bench.timed import NAMESPACE
-from vgpu_api.names import pod_claim_name
+from vgpu_api.names import ANNOTATION_RESOURCES, pod_claim_name
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -28,11 +28,13 @@ async def promises(api: Api) -> dict[str, int]:
             slots[device.uuid] += 1
     elsewhere = without = 0
     for pod in (await api.list(PODS, namespace=NAMESPACE)).items:
+        metadata = pod["metadata"]
         limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
         node = pod["spec"].get("nodeName")
-        if node is None or COUNT not in limits:  # in mode Gate the rest is not there
+        # In mode Gate only the count is left in the limits, in mode Claims nothing is.
+        asks = COUNT in limits or ANNOTATION_RESOURCES in metadata.get("annotations", {})
+        if node is None or not asks:
             continue
-        metadata = pod["metadata"]
         name = pod_claim_name(metadata["name"], metadata["uid"])
         allocated = nodes.get((NAMESPACE, name))
         without += allocated is None
