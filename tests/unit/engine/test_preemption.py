@@ -96,7 +96,7 @@ async def test_a_priority_class_that_never_preempts_waits() -> None:
 
 
 async def test_nobody_goes_in_vain() -> None:
-    """Half of the device belongs to a pod that is as important."""
+    """Half of the device belongs to an equally important pod."""
     town = Town()
     await town.runs("equal", MIB // 2, 1000)
     await town.runs("low", MIB // 2)
@@ -127,7 +127,7 @@ async def test_what_ends_on_another_node_is_enough() -> None:
 
 
 async def test_a_claim_that_names_a_pod_of_another_node_has_nobody_evicted() -> None:
-    """An agent may write the claims of its node, and may be compromised."""
+    """An agent may write the claims of its node, and it may be compromised."""
     town = Town()
     town.replica.device(uuid="GPU-9", node="node-9", memory_mib=1000)
     await town.runs("here", MIB, node="node-1")
@@ -141,7 +141,7 @@ async def test_a_claim_that_names_a_pod_of_another_node_has_nobody_evicted() -> 
 
 
 async def test_a_pod_that_never_ends_is_not_waited_for() -> None:
-    """Half an hour after its grace period a finalizer still keeps it."""
+    """A finalizer still keeps it half an hour after its grace period."""
     town = Town(devices=2)
     low = [await town.runs(f"low-{number}", MIB) for number in range(2)]
     raw = town.replica.cache.pod(low[0].metadata.uid).pod.to_wire()
@@ -216,7 +216,7 @@ async def test_nobody_goes_where_all_are_protected() -> None:
 
 
 async def test_a_budget_of_one_spares_the_second_of_two_victims() -> None:
-    """Both would have to go for the whole device, and the budget allows one."""
+    """The whole device needs two evictions, and the budget allows one."""
     town = Town()
     for number in range(2):
         await town.runs(f"web-{number}", MIB // 2, labels={"app": "web"})
@@ -246,7 +246,7 @@ async def test_nobody_is_evicted_before_the_budgets_are_known() -> None:
 
 
 async def test_a_refused_eviction_spares_the_pod_and_chooses_anew() -> None:
-    """Our copy of its budget may be late: the API server is right."""
+    """Our copy of its budget may be stale, so the API server decides."""
     town = Town(devices=2)
     await town.runs("protected", MIB, 1)
     await town.runs("other", MIB, 500)
@@ -331,7 +331,7 @@ async def test_a_victim_that_does_not_end_is_given_up_and_another_node_chosen() 
 
 
 async def test_a_pod_that_gets_nothing_although_its_victims_ended_preempts_no_more() -> None:
-    """Its kube-scheduler never binds it, for a reason that only kube-scheduler knows."""
+    """kube-scheduler never binds it, for a reason of its own."""
     town = Town()
     low = await town.runs("low", MIB)
     town.waits("important", MIB)

@@ -1,4 +1,4 @@
-"""Devices that are kept for a request are not kept from a more important one."""
+"""A more important request gets the devices that are earmarked for another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limits(mib: int) -> dict[str, int]:
 
 
 async def starving(replica: Replica, name: str, priority: int) -> Pod:
-    """Return a pod that was refused a whole device for so long that one is kept for it."""
+    """Return a pod that was refused a whole device for so long that one is earmarked for it."""
     pod = replica.offered(name, limits=limits(MIB), priority=priority)
     await replica.scheduled()
     replica.time += AFTER_S
@@ -30,7 +30,7 @@ async def starving(replica: Replica, name: str, priority: int) -> Pod:
 
 
 async def kept_device(replica: Replica) -> Pod:
-    """Return a pod of priority 5 for which a device is kept that is half full."""
+    """Return a pod of priority 5 with an earmark on a half-full device."""
     replica.device(memory_mib=MIB)
     replica.offered("small", limits=limits(MIB // 2))
     await replica.bound()
@@ -89,11 +89,11 @@ async def test_a_more_important_pod_that_starves_gets_the_devices_kept_for_anoth
     assert isinstance(outcome, Refusal)
 
 
-# What others have been evicted for.
+# Devices for which others were evicted.
 
 
 async def half_way(town: Town) -> Pod:
-    """Return a pod of priority 100 for which one of two victims on a device has gone."""
+    """Return a pod of priority 100 after the end of one of its two victims on a device."""
     town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
     first = await town.runs("low-0", MIB // 2, node="node-1")
     await town.runs("low-1", MIB // 2, 1, node="node-1")

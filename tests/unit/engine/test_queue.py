@@ -1,4 +1,4 @@
-"""Pods wait by class, in order, with what is known of the class."""
+"""Pods wait in order by class, and each class keeps its cached refusals."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ names = st.sampled_from("abcdef")
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Against a list that is sorted each time."""
+    """A comparison with a list that is sorted each time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def is_passed_over(self):
-        """A pass takes the head out and puts it back."""
+        """Let a pass take the head out and put it back."""
         for _, of_kind in self.queue.by_rank():
             of_kind.push(of_kind.pop())
 

@@ -62,7 +62,7 @@ async def test_a_quota_for_a_class_does_not_stop_a_pod_without_one(replica: Repl
 async def test_pods_with_a_deadline_and_pods_without_one_have_quotas_of_their_own(
     replica: Replica,
 ) -> None:
-    """The pair of Kubernetes' manual: few devices for jobs, many for services."""
+    """The quotas are those of Kubernetes' manual: few devices for jobs, many for services."""
     four_devices(replica)
     replica.news.quota_changed(a_quota("jobs", 1, scopes=["Terminating"]))
     replica.news.quota_changed(a_quota("services", 2, scopes=["NotTerminating"]))

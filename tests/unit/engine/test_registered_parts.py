@@ -1,4 +1,4 @@
-"""Pods get parts that their node registers, and the plugin reads which; a restart loses none."""
+"""Pods get parts that their node registers, the plugin reads them, and a restart loses none."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_full_node_and_one_without_the_part_refuse_in_hamis_words(replic
 
 
 async def test_a_part_that_is_registered_no_more_is_not_bound(replica: Replica) -> None:
-    """The register has changed since the decision: the plugin makes no such part any more."""
+    """The register has changed since the decision, and the plugin no longer makes such a part."""
     register(replica, registering(PROFILES))
     pod = replica.offered("late", containers=[a_container(limits={SIZE: 3})])
     await replica.settle()

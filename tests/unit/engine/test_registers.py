@@ -1,4 +1,4 @@
-"""Devices that vendors' own plugins register on their Nodes, published and taken back."""
+"""The operator publishes and withdraws the devices that vendors' plugins register on Nodes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_a_cordon_of_a_device_that_the_node_has_not_is_reported_once(
         await published(replica)
         return [event["note"] for event in events if event["reason"] == "UnknownValue"]
 
-    assert await told(1, "GPU-0", "GPU-9") == []  # its devices are not known yet
+    assert await told(1, "GPU-0", "GPU-9") == []  # its devices are unknown so far
     replica.news.device_changed(a_device())
     (note,) = await told(2, "GPU-9", "GPU-0", "GPU-8")
     assert note == (
@@ -176,7 +176,7 @@ async def test_a_cordon_of_a_device_that_the_node_has_not_is_reported_once(
 async def test_a_pod_gets_a_part_of_a_registered_device_and_gives_it_back(
     replica: Replica,
 ) -> None:
-    """No agent reports it: a pod that is gone, or has ended, frees its devices."""
+    """No agent reports it, so a pod that is gone or has ended frees its devices."""
     replica.news.node_changed(a_registering_node())
     await published(replica)
     pod = await a_bound_pod(replica, "pod-1")
@@ -260,7 +260,7 @@ async def test_a_plugin_that_is_not_told_which_pod_it_serves_serves_one_at_a_tim
 
 
 async def let_the_plugin_serve_one(replica: Replica) -> None:
-    """Mark pod `one` on node-1 as the one that its plugin has not answered for."""
+    """Let the plugin on node-1 start to serve pod `one`."""
     replica.news.node_changed(a_registering_node())
     await published(replica)
     first = replica.offered("one", containers=[a_container(limits=LIMITS)])
@@ -303,7 +303,7 @@ async def bind(replica: Replica, pod: Pod) -> str:
 
 
 async def see_bound(replica: Replica, pod: Pod, *, phase: str) -> None:
-    """Let the watch show the pod with its node and the mark."""
+    """Let the watch deliver the pod with its node and the mark."""
     raw = replica.api.objects[("pods", "default", pod.metadata.name)]
     raw["metadata"]["annotations"]["hami.io/bind-phase"] = phase
     replica.news.pod_changed(Pod.model_validate(replica.api.put(PODS, raw)))

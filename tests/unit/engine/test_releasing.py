@@ -1,4 +1,4 @@
-"""Devices are free when nothing can use them any more, and not a moment earlier."""
+"""Devices become free only when nothing can use them any more."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Repl
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
     assert use_of(replica.ledger, "GPU-0").memory_mib == 0
-    # It is decided anew when a Bind comes, not before.
+    # Only a Bind leads to a new decision.
     replica.offer(pod)
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
@@ -88,7 +88,7 @@ async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Repl
 
 
 async def test_filters_alone_keep_no_devices(replica: Replica) -> None:
-    """kube-scheduler tries again and again, and something after Filter fails each time."""
+    """kube-scheduler retries, and a step after Filter fails each time."""
     replica.device()
     pod = replica.offered()
     for _ in range(3):

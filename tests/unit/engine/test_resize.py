@@ -1,4 +1,4 @@
-"""Resize in place, the operator's part: the ledger first when it grows, last when it shrinks."""
+"""On a resize in place, the ledger grows before the container and shrinks after it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def observed(replica: Replica, raw: dict[str, Any]) -> None:
 
 
 def report(replica: Replica, pod: Pod, type_: str, status: str) -> None:
-    """A condition as the agent applies it, about the claim's present version."""
+    """Apply a condition like the agent, about the claim's present version."""
     raw = raw_of(replica, pod)
     kept = [c for c in raw["status"]["conditions"] if c["type"] != type_]
     generation = raw["metadata"].get("generation", 1)
@@ -178,7 +178,7 @@ async def test_a_changed_percentage_is_in_the_ledger_as_bytes_are(replica: Repli
 async def test_a_percentage_means_the_memory_that_the_device_had_when_it_was_given(
     replica: Replica,
 ) -> None:
-    """The agent does the same; by the current memory the operator would free more."""
+    """The agent does the same; with the current memory, the operator would free more."""
     replica.device(memory_mib=DEVICE_MIB)
     pod = await a_running_pod(replica, gpu=1, **{"gpumem-percentage": 50})
     replica.device(memory_mib=DEVICE_MIB // 2)
@@ -199,7 +199,7 @@ async def test_a_quota_holds_for_what_is_added(replica: Replica, pod: Pod) -> No
 
 
 def generations(replica: Replica, pod: Pod) -> set[int]:
-    """Return the generation of the spec, and those that the operator reports as read."""
+    """Return the generation of the spec, and the generations that the operator has read."""
     raw = raw_of(replica, pod)
     told = [c for c in raw["status"]["conditions"] if c["type"] in ("Allocated", "Ready")]
     return {
@@ -235,7 +235,7 @@ async def test_a_change_that_finds_no_room_is_not_marked_as_read_until_it_has(
 async def test_a_resize_that_a_filter_overtakes_is_given_back_with_its_claim(
     replica: Replica,
 ) -> None:
-    """The Filter adopts the allocation while the larger one is being written: same id, no leak."""
+    """Filter adopts the allocation while the larger one with the same id is being written."""
     replica.device(memory_mib=DEVICE_MIB)
     request = a_request(memory="2Gi", cores=10)
     replica.claim(a_claim("now", requests=[request], binding_mode="Immediate"))

@@ -44,14 +44,14 @@ def said(replica: Replica, name: str = "mine") -> str:
 
 
 def delete(replica: Replica, name: str = "mine", **metadata: Any) -> None:
-    """Delete the claim as kubectl does: a finalizer keeps it."""
+    """Delete the claim like kubectl; a finalizer keeps it."""
     raw = replica.api.claim(name)
     raw["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", **metadata}
     replica.claim(VGPUClaim.read(raw))
 
 
 async def runs(replica: Replica) -> None:
-    """A user's claim serves a pod that runs."""
+    """Let a user's claim serve a running pod."""
     replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")]))
     pod = a_user()

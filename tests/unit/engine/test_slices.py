@@ -1,4 +1,4 @@
-"""A round ends in slices, between which others are answered: none is as long as the cluster."""
+"""A round runs in slices of bounded length, between which the engine answers others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_links_of_many_nodes_are_compared_node_by_node(replica: Replica) -
 async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_write(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding the reason of a refusal takes milliseconds, and may change nothing in the claim."""
+    """Finding the reason of a refusal takes milliseconds even if the claim does not change."""
     looked_at: list[Any] = []
     monkeypatch.setattr(engine_module, "reconcile", lambda key, _: looked_at.append(key))
     for number in range(20):
@@ -86,11 +86,11 @@ def every_look_ends_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Calls:
-    """Calls that take as many turns of the loop as an HTTP request by TLS has been seen to take.
+    """Calls that take as many turns of the loop as an HTTPS request.
 
     Attributes:
-        slices: How many slices of other work have begun; counted by what does that work.
-        waited: Of each call, how many of these began before its answer.
+        slices: The number of slices of other work that have started.
+        waited: The number of these that started before the answer, by call.
     """
 
     def __init__(self) -> None:
@@ -99,11 +99,11 @@ class Calls:
         self._tasks: list[asyncio.Task[None]] = []
 
     def come(self) -> None:
-        """One comes now."""
+        """Start a call."""
         self._tasks.append(asyncio.create_task(self._call()))
 
     async def answered(self) -> None:
-        """Wait until all of them are answered."""
+        """Wait until all calls are answered."""
         await asyncio.gather(*self._tasks)
 
     async def _call(self) -> None:
@@ -116,7 +116,7 @@ class Calls:
 async def test_a_call_is_answered_between_two_slices(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From its connection to its answer it takes several turns of the loop, not one in each gap."""
+    """A call takes several turns of the loop, all in the same gap."""
     calls, done = Calls(), asyncio.Event()
 
     def long_round() -> Iterator[tuple[()]]:
@@ -129,7 +129,7 @@ async def test_a_call_is_answered_between_two_slices(
     every_look_ends_a_slice(monkeypatch)
     monkeypatch.setattr(replica.engine, "round", long_round)
     loop = asyncio.create_task(replica.engine.run())
-    replica.news.node_changed(a_node("node-1"))  # something to do
+    replica.news.node_changed(a_node("node-1"))  # some work for the engine
     await done.wait()
     loop.cancel()
     await asyncio.gather(loop, return_exceptions=True)
@@ -154,7 +154,7 @@ async def test_a_call_waits_for_one_of_the_tasks_that_can_wait_not_for_each(
 
     await asyncio.gather(*(work() for _ in range(5)))
     await calls.answered()
-    # Before the first ones came all five had begun; from then on they take turns.
+    # All five had started before the first calls; from then on they take turns.
     assert len(calls.waited) == 20
     assert max(calls.waited) <= 1
 
@@ -164,7 +164,7 @@ async def test_a_burst_of_events_lets_calls_go_before(monkeypatch: pytest.Monkey
     calls = Calls()
 
     class Burst:
-        """An API server that has many events at once."""
+        """An API server that delivers many events at once."""
 
         async def watch(self, resource: Resource, **_: Any) -> AsyncGenerator[dict[str, str], None]:
             for number in range(40):
@@ -185,7 +185,7 @@ async def test_a_burst_of_events_lets_calls_go_before(monkeypatch: pytest.Monkey
 async def test_who_waited_for_something_else_has_a_whole_slice_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Events that come one by one cost no turns of the loop besides."""
+    """Single events cost no additional turns of the loop."""
     now = [0.0]
     monkeypatch.setattr(slices, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     mine = slices.Slice(slices.Slices())

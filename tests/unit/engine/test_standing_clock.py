@@ -1,4 +1,4 @@
-"""A leader whose clock stands still never finds its lease over; the agent's own sum is left."""
+"""A leader whose clock stands still never sees its lease expire; the agent's sum still protects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEVICE_MIB = 16384
 
 
 class Clock(SetClock):
-    """Seconds that pass only while a task sleeps, if at all."""
+    """A clock that advances only while a task sleeps, or never."""
 
     def __init__(self, *, stands: bool) -> None:
         super().__init__(100.0)
@@ -54,7 +54,7 @@ def a_pod_asking(name: str, mib: int) -> Pod:
 
 
 async def decide(replica: Replica, name: str, *, mib: int = 10_000) -> VGPUClaim:
-    """Return the claim that this replica gave a pod, which the other has not seen."""
+    """Return the claim that this replica allocated for a pod that the other has not seen."""
     pod = a_pod_asking(name, mib)
     replica.news.pod_changed(pod)
     replica.offer(pod)
@@ -79,7 +79,7 @@ def shares_of(claim: VGPUClaim) -> ClaimAllocation:
 
 
 async def two_leaders(replica: Replica) -> tuple[Any, Any]:
-    """Return two leaders; the one whose clock stands still keeps leading beside its successor."""
+    """Return two leaders: one whose clock stands still, and its successor."""
     former, former_clock = type(replica)(replica.api), Clock(stands=True)
     first = an_elector(former, "operator-0", former_clock)
     second = an_elector(replica, "operator-1", Clock(stands=False))
@@ -93,7 +93,7 @@ async def two_leaders(replica: Replica) -> tuple[Any, Any]:
 async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
     replica: Replica, tmp_path: Path
 ) -> None:
-    """Both allocate the same device again and again; what starts never exceeds it."""
+    """Both allocate the same device repeatedly; the started containers never exceed it."""
     leaders = await two_leaders(replica)
     bench = await a_bench(tmp_path)
     for each in leaders:
@@ -134,9 +134,7 @@ async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_t
     claims = [await decide(former, "early"), await decide(replica, "later")]
     uses = [shares_of(claim).use for claim in claims]
     (device,) = {uuid for use in uses for uuid in use}
-    assert (
-        sum(use[device].memory_mib for use in uses) > DEVICE_MIB
-    )  # both were given the same device
+    assert sum(use[device].memory_mib for use in uses) > DEVICE_MIB  # both got the same device
 
     state = SlotState()
     for number in range(2):

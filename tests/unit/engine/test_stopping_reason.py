@@ -1,4 +1,4 @@
-"""A refusal always shows the reason that stops the claim now, wherever it is shown."""
+"""A refusal shows the reason that stops the claim now, in every place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_memory_quota(mib: int) -> ResourceQuota:
 
 
 async def shown(replica: Replica, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the reason of a waiting pod in each place that has one, and the text."""
+    """Return the reason of a waiting pod in each place that shows one, and its text."""
     events: list[dict[str, str]] = []
     monkeypatch.setattr(replica.recorder, "record", lambda _, **event: events.append(event))
     replica.offer(pod)

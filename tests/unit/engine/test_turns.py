@@ -1,4 +1,4 @@
-"""Refusals are reported some a second, in turn; those that wait for their turn cost nothing."""
+"""Refusals are reported in turn at a limited rate; those that wait for their turn cost nothing."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_few_reasons_are_found_out_in_a_round_and_who_came_first_goes_first() 
 
 
 def test_a_turn_that_was_given_back_keeps_only_those_who_have_to_look_themselves() -> None:
-    """Those of a class whose reasons are known go on beside it."""
+    """Pods of a class whose reasons are known continue meanwhile."""
     turns = RefusalLimiter()
     for key in KEYS:
         turns.take(key)
@@ -113,7 +113,7 @@ async def test_a_thousand_that_wait_are_looked_at_only_when_they_are_told(
         replica.offered(f"pod-{number}", containers=[a_container(limits=limits)])
     await replica.settle()
     replica.time += 2
-    await replica.settle()  # from now on all of them are to be reported
+    await replica.settle()  # from now on all of them wait to be reported
     monkeypatch.setattr(engine_module, "reconcile", counted)
     for _ in range(10):
         replica.time += 0.1

@@ -1,4 +1,4 @@
-"""Claims after their pods: kept holding nothing, used again, deleted in time, decided anew."""
+"""After its pod, a claim holds nothing, serves others, and is deleted or decided anew in time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status(replica: Replica) -> dict[str, Any]:
 
 
 async def used_and_released(replica: Replica, **spec: Any) -> None:
-    """A user's claim whose pod ran, ended and was released by the agent; the pod is still there."""
+    """Return a user's claim whose pod ended and was released by the agent but still exists."""
     replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")], **spec))
     await runs_and_ends(replica, "pod-1")
@@ -127,9 +127,9 @@ async def test_a_claim_that_a_pod_waits_for_is_not_deleted(replica: Replica) -> 
 
 
 async def test_a_claim_used_again_as_its_time_is_up_stays(replica: Replica) -> None:
-    """The deletion names the version that was judged."""
+    """The deletion names the version that it is based on."""
     await used_and_released(replica, ttl_seconds_after_unused=60)
-    replica.api.put(VGPU_CLAIMS, replica.api.claim("mine"))  # changed, and not yet seen
+    replica.api.put(VGPU_CLAIMS, replica.api.claim("mine"))  # changed, but not yet seen
     replica.time += 60
     await replica.settle()
     assert exists(replica)

@@ -1,4 +1,4 @@
-"""Pods that only a Filter has shown, and that came and went without a watch."""
+"""Pods that the operator knows only from a Filter, and that the watch never delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods whose claims violate their limits are evicted by the operator, within bounds."""
+"""The operator evicts pods whose claims violate their limits, at a limited rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENTENCE = "held up to 9000 MiB of device GPU-0"
 
 
 class Users:
-    """Pods that run with a claim each; a test has their agents report violations."""
+    """Running pods with a claim each; a test lets their agents report violations."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -37,7 +37,7 @@ class Users:
         await replica.settle()
 
     def report(self, name: str, status: str = "True") -> None:
-        """Write the claim's condition as the agent does."""
+        """Write the claim's condition like the agent."""
         key = self.replica.cache.pod(f"uid-of-{name}").claim
         raw = self.replica.api.claim(key.name)
         kept = [c for c in raw["status"]["conditions"] if c["type"] != "Violated"]
@@ -52,7 +52,7 @@ class Users:
         self.replica.news.claim_changed(VGPUClaim.read(self.replica.api.put(VGPU_CLAIMS, raw)))
 
     async def evicted(self, seconds: float = 0.0) -> list[str]:
-        """Return the pods that are evicted within this many seconds, in order."""
+        """Return the pods that are evicted within a number of seconds, in order."""
         before = len(self.replica.api.log)
         end = self.replica.time + seconds
         await self.replica.settle()
@@ -125,7 +125,7 @@ async def test_at_most_two_a_minute_are_evicted_of_a_node(users: Users) -> None:
 async def test_a_node_that_reports_all_its_pods_leaves_room_for_the_violators_of_others(
     users: Users,
 ) -> None:
-    """Its agent may be compromised: it keeps ten claims in violation, whatever happens to them."""
+    """Its agent may be compromised, and reports ten claims in violation all the time."""
     accused = [f"a-{n}" for n in range(10)]
     await users.start(*accused)
     for name in accused:
@@ -140,7 +140,7 @@ async def test_a_node_that_reports_all_its_pods_leaves_room_for_the_violators_of
 async def test_pods_that_disruption_budgets_protect_do_not_use_up_what_their_node_may_have_evicted(
     users: Users,
 ) -> None:
-    """The first retry comes after a minute, and each further one after twice as long."""
+    """The first retry comes after a minute, and each further one after twice the time."""
     protected, other = ["a-0", "a-1", "a-2"], "z"
     await users.start(*protected, other)
     budget = TooManyRequests("Cannot evict pod: it would violate its budget", status=429)

@@ -1,4 +1,4 @@
-"""A large request does not starve behind small ones: devices are kept for it as they are freed."""
+"""A large request does not starve behind small ones, because freed devices are earmarked for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asking(mib: int, devices: int = 1) -> dict[str, int]:
 
 
 def filtered(replica: Replica, pod: Pod) -> FilterAnswer:
-    """Return the answer to kube-scheduler about the pod, as of now."""
+    """Return the present answer to kube-scheduler about the pod."""
     names = list(replica.cache.nodes)
     request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": names})
     return filter_nodes(replica.engine, request)
@@ -57,7 +57,7 @@ async def a_full_device(replica: Replica) -> list[Pod]:
 
 
 async def a_starving_pod(replica: Replica, mib: int = 16384) -> Pod:
-    """Return a pod that was refused for want of room for a minute."""
+    """Return a pod that was refused for lack of room for a minute."""
     pod: Pod = replica.offered("zlarge", limits=asking(mib))
     await replica.scheduled()
     replica.time += AFTER_S
@@ -66,15 +66,15 @@ async def a_starving_pod(replica: Replica, mib: int = 16384) -> Pod:
 
 
 async def days(replica: Replica, large: Pod, running: list[Pod]) -> int | None:
-    """Every ten seconds a small pod ends and another takes its place at once.
+    """Let a small pod end every ten seconds, and another take its place at once.
 
-    Returns how many ended until the large pod had its device, or None if it never did.
+    Return the number of pods that ended before the large pod got its device, or None.
     """
     for number in range(100, 150):
         replica.time += 10
         end(replica, running.pop(0))
         fresh = replica.offered(f"small-{number}", limits=asking(4096))
-        filtered(replica, fresh)  # before the operator's own loop had its turn
+        filtered(replica, fresh)  # before the operator's own loop ran
         await replica.bound()
         if has_devices(replica, large):
             return number - 99
@@ -86,7 +86,7 @@ async def days(replica: Replica, large: Pod, running: list[Pod]) -> int | None:
 
 
 async def test_a_stream_of_small_pods_does_not_starve_a_large_one(replica: Replica) -> None:
-    """It waits a minute, then for the four that run at that time, and for none after them."""
+    """It waits a minute, then for the four pods that run at that time, and for no others."""
     running = await a_full_device(replica)
     large = replica.offered("zlarge", limits=asking(16384))
     await replica.scheduled()
@@ -96,7 +96,7 @@ async def test_a_stream_of_small_pods_does_not_starve_a_large_one(replica: Repli
 
 
 async def test_without_earmarks_the_same_stream_starves_it(replica: Replica) -> None:
-    """The simulation is able to fail."""
+    """The simulation can fail."""
     config = ClusterConfig.model_validate({"scheduling": {"starvationAfterSeconds": 0}})
     without = type(replica)(config=config)
     running = await a_full_device(without)
@@ -127,12 +127,12 @@ async def test_what_was_promised_to_a_more_important_pod_is_kept_for_nobody_else
     await replica.scheduled()
     replica.time += AFTER_S - 2
     important = replica.offered("important", limits=asking(12288), priority=10)
-    await replica.told()  # the refusal of each was just found out
+    await replica.told()  # the reason of each refusal was just found
     for pod in small:
         end(replica, pod)
-    await replica.settle()  # it is requeued
+    await replica.settle()  # the pod is requeued
     replica.time += 1
-    await replica.settle()  # and the other has starved
+    await replica.settle()  # and the other starves
     assert filtered(replica, important).node_names == ["node-1"]
 
 
@@ -236,7 +236,7 @@ async def test_an_earmark_moves_when_its_device_goes_out_of_order(replica: Repli
     await replica.bound()
     await a_starving_pod(replica, 16384)
     (earmark,) = replica.state.earmarks
-    assert earmark.node == "node-2"  # 16,000 MiB of one pod are less than 16,384 of four
+    assert earmark.node == "node-2"  # one pod has 16,000 MiB, less than the 16,384 MiB of four
     broken = a_device(
         uuid="GPU-1", node="node-2", memory_mib=16384, healthy=False, resource_version=2
     )
@@ -296,7 +296,7 @@ async def test_no_namespace_keeps_more_than_its_part_and_all_together_not_everyt
 async def test_parts_of_one_claim_that_fit_together_nowhere_get_nothing_kept(
     replica: Replica,
 ) -> None:
-    """Each of three containers would fit on the device alone, but not three times 40 %."""
+    """Each of three containers fits the device alone, but not all three with 40 % each."""
     await a_full_device(replica)
     cores = {**asking(4096), "nvidia.com/gpucores": 40}
     containers = [a_container(f"c{number}", limits=cores) for number in range(3)]
@@ -323,7 +323,7 @@ async def test_the_most_important_of_those_that_starve_is_served_first(replica: 
 async def test_who_wants_a_device_alone_is_not_overtaken_by_who_shares(
     replica: Replica, ends: int
 ) -> None:
-    """The small requests ask for no compute, so only memory keeps them away."""
+    """The small requests include no compute, so only memory excludes them."""
     replica.device(memory_mib=16384)
     small = [replica.offered(f"small-{number}", limits=asking(2048)) for number in range(2)]
     await replica.bound()
@@ -363,7 +363,7 @@ async def test_a_node_that_is_cordoned_gives_its_earmark_up(replica: Replica) ->
 
 
 async def test_devices_are_kept_for_a_bound_pod_on_its_own_node_alone(replica: Replica) -> None:
-    """Another scheduler bound it to node-2, while less would have to become free on node-1."""
+    """Another scheduler bound it to node-2, though less would have to become free on node-1."""
     for node, mib in (("node-1", 16384), ("node-2", 8192)):
         replica.device(uuid=f"GPU-of-{node}", node=node, memory_mib=mib)
         replica.offer(replica.pod(f"on-{node}", limits=asking(8192)), node)
@@ -427,7 +427,7 @@ async def test_an_earmarked_device_that_vanishes_takes_nobody_down_with_it(
 
 
 async def test_who_loses_another_place_that_became_free_keeps_its_earmark(replica: Replica) -> None:
-    """It is requeued for that place, and is not tried before kube-scheduler's back-off is over."""
+    """It is requeued for that place, but kube-scheduler's back-off is not over."""
     for number in range(2):
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
     small = [replica.offered(f"small-{number}", limits=asking(16384)) for number in range(2)]
@@ -437,7 +437,7 @@ async def test_who_loses_another_place_that_became_free_keeps_its_earmark(replic
     on = {replica.claim_of(pod).status.allocation.node_name: pod for pod in small}
     (other,) = on.keys() - {earmark.node}
     end(replica, on[other])
-    replica.submit()  # a place on the other node is kept for it
+    replica.submit()  # a place on the other node is earmarked for it
     late = replica.offered("another", limits=asking(16384))
     assert replica.reservation(late).node == other
     replica.submit()

@@ -1,4 +1,4 @@
-"""Immediate claims wait like pods: priority, then age; what frees a device serves one at once."""
+"""Immediate claims wait by priority and age like pods, and get freed devices at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_of_equals_the_oldest_is_served_first(replica: Replica) -> None:
 
 
 async def test_no_claim_is_more_important_than_the_administrator_allows(replica: Replica) -> None:
-    """Anybody may write a priority into a claim; pods have theirs from a PriorityClass."""
+    """Any user may write a priority into a claim; a pod's priority comes from a PriorityClass."""
     config = ClusterConfig.model_validate({"scheduling": {"maxClaimPriority": 10}})
     bounded = type(replica)(config=config)
     bounded.device(memory_mib=16384, healthy=False)

@@ -1,4 +1,4 @@
-"""kube-scheduler is notified of what it cannot see, and no more often than that helps."""
+"""kube-scheduler is notified of changes that it cannot see, at a limited rate."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def frees(replica: Replica, version: int = 2, **fields: Any) -> None:
     replica.news.device_changed(a_device(memory_mib=16384, resource_version=version, **fields))
 
 
-# Slices.
+# Requeues in slices.
 
 WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
 
 
 def wait_for_eight(replica: Replica) -> None:
-    """Let eight pods wait for a device, and one device recover on each of eight nodes."""
+    """Let eight pods wait, and one device recover on each of eight nodes."""
     devices = [{"uuid": f"GPU-{number}", "node": f"node-{number}"} for number in range(8)]
     for device in devices:
         replica.device(memory_mib=16384, healthy=False, **device)
@@ -81,7 +81,7 @@ async def test_what_a_filter_takes_between_two_slices_is_given_to_nobody_else(
     assert len({each.node for each in held}) == len(held) == 8
 
 
-# What is written.
+# The writes.
 
 
 async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Replica) -> None:
@@ -105,7 +105,7 @@ async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Replica) 
 async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
     replica: Replica,
 ) -> None:
-    """kube-scheduler samples only this many nodes, but checks a nominated node first."""
+    """kube-scheduler samples only some nodes, but checks a nominated node first."""
     for number in range(SAMPLED_FROM):
         replica.news.node_changed(a_node(f"plain-{number}"))
     replica.device(memory_mib=16384, healthy=False)
@@ -147,7 +147,7 @@ async def test_a_pod_that_is_gone_is_requeued_no_more(replica: Replica) -> None:
     assert await requeued(replica) == []
 
 
-# How often.
+# The rate.
 
 
 async def test_a_pod_is_requeued_once_in_a_few_seconds(replica: Replica) -> None:
@@ -168,7 +168,7 @@ async def test_a_pod_is_requeued_once_in_a_few_seconds(replica: Replica) -> None
 async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_alone_then(
     replica: Replica,
 ) -> None:
-    """kube-scheduler found no node for it, as for want of CPU: kube-scheduler alone checks that."""
+    """kube-scheduler found no node for it, for example for lack of CPU, which only it checks."""
     replica.device(memory_mib=8192, healthy=False)
     for name in ("a", "b"):
         replica.offered(name)
@@ -182,7 +182,7 @@ async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_al
 
 
 async def test_who_is_not_offered_the_node_lets_twice_as_many_try(replica: Replica) -> None:
-    """Pods of one kind may differ in CPU; this finds one that fits in a few steps."""
+    """Pods of one kind may differ in CPU, and this finds one that fits in a few steps."""
     replica.device(memory_mib=8192, healthy=False)
     replica.device(uuid="GPU-9", node="node-2", healthy=False)
     pods = {name: replica.offered(name) for name in "abcdefgh"}
@@ -205,7 +205,7 @@ async def test_only_a_few_kinds_of_pods_are_requeued_for_one_node(replica: Repli
 
 
 async def test_a_pod_set_aside_before_this_replica_led_is_woken(replica: Replica) -> None:
-    """Its Filter was refused by the predecessor; only the pod itself shows it."""
+    """The predecessor refused its Filter, which only the pod itself shows."""
     replica.leading = False
     replica.device(memory_mib=16384)
     condition = Condition(type="PodScheduled", status="False", reason="Unschedulable")
@@ -225,7 +225,7 @@ async def test_a_pod_that_no_filter_was_refused_for_is_not_touched(replica: Repl
     assert replica.api.log == []
 
 
-# Who.
+# The selection of pods.
 
 
 async def test_a_recovered_device_wakes_exactly_the_pods_that_it_serves(replica: Replica) -> None:

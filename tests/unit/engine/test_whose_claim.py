@@ -1,4 +1,4 @@
-"""A pod uses its own claim, a copy of a template, or the claim that was first assigned to it."""
+"""A pod uses its own claim, a copy of a template, or the first claim assigned to it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: 
     await replica.settle()
     assert says(replica, "shape") == ("False", "Template")
     assert "allocation" not in replica.api.claim("shape")["status"]
-    replica.news.pod_gone(pod.metadata.uid)  # scaled to none: still a template
+    replica.news.pod_gone(pod.metadata.uid)  # scaled to zero, and still a template
     replica.engine.lead()
     await replica.settle()
     assert says(replica, "shape") == ("False", "Template")
@@ -119,7 +119,7 @@ async def test_a_pod_waits_for_its_template_and_goes_on_when_it_is_there(replica
 
 
 async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Replica) -> None:
-    """Made by a leader that died before it wrote the status."""
+    """A leader made it and ended before it wrote the status."""
     replica.device()
     pod = a_pod(containers=[a_container(limits=GPU)])
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
@@ -129,7 +129,7 @@ async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Rep
         requests=[a_request(name="main", memory="8Gi", cores=0)],
         metadata={"owner_references": [owner], "finalizers": ["vgpu.dev/in-use"]},
     )
-    replica.api.put(VGPU_CLAIMS, made.to_wire())  # not yet seen: found when it is to be made
+    replica.api.put(VGPU_CLAIMS, made.to_wire())  # not yet seen, but found on create
     replica.offer(see(replica, pod))
     await replica.settle()
     adopted = replica.claim_of(pod)
@@ -141,7 +141,7 @@ async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Rep
 async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_stands(
     replica: Replica,
 ) -> None:
-    """Made by a leader of another release; found when it is to be made."""
+    """A leader of another release made it, and it is found on create."""
     replica.device()
     pod = a_pod(containers=[a_container(limits=GPU)])
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
@@ -160,7 +160,7 @@ async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_
 
 
 async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Replica) -> None:
-    """Claim names contain only the start of the UID; the whole UID decides whose a claim is."""
+    """Claim names contain only the start of the UID, but the whole UID decides about ownership."""
     replica.device()
     uids = [f"0f5a3c1e-1111-4222-8333-44445555666{number}" for number in range(2)]
     former, pod = (a_pod(uid=uid, containers=[a_container(limits=GPU)]) for uid in uids)
@@ -191,7 +191,7 @@ async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alo
 
 
 async def test_a_forged_status_is_not_created_with_a_claim(replica: Replica) -> None:
-    """Status is dropped on create, so the API has only what the operator wrote afterwards."""
+    """The API server drops a status on create, so all status comes from later writes."""
     replica.device()
     pod = see(replica, a_pod(containers=[a_container(limits=GPU)])).pod
     replica.offer(pod)
@@ -214,7 +214,7 @@ async def test_an_annotation_changed_later_does_not_change_the_claim(replica: Re
 
 
 async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: Replica) -> None:
-    """It reads pods and claims in any order, and the annotation names another claim by now."""
+    """It reads pods and claims in any order, and the annotation has changed since."""
     replica.device()
     for name in ("first", "second"):
         replica.claim(a_claim(name, requests=[a_request(memory="4Gi")]))
