@@ -1,18 +1,17 @@
 """`make bench-admission`: reviews of 200 pods a second, answered by one process of the webhooks.
 
 The process is the one that is deployed; the API server behind it is the stand-in, in this process,
-which also plays the API server's part of asking: for each pod a mutating and then a validating
-review, over TLS on connections that are kept. Pods come at fixed instants, whether those before
+which also plays the API server's part of asking: one review for each pod, over TLS on connections
+that are kept. Pods come at fixed instants, whether those before
 them are answered or not, so a queue shows. They are the pods of the documents in `examples/`, and
 one in twenty names a claim, which the process then reads from the API server.
 
-    mutate_ms_p99, validate_ms_p99   from the request to the whole answer, of each kind of review
-    review_ms_p99                    of both together, which has the bar
-    late_ms_p99                      how late this process asked: above a millisecond or two the
-                                     asker, not the asked, was short of CPU
-    cpu_percent                      of one CPU, of the webhooks' process, by /proc
-    cpu_ms_a_review                  of that process; the best measure on a machine with other work
-    rss_mib                          resident, afterwards
+    review_ms_p99      from the request to the whole answer; it has the bar
+    late_ms_p99        how late this process asked: above a millisecond or two the asker, not the
+                       asked, was short of CPU
+    cpu_percent        of one CPU, of the webhooks' process, by /proc
+    cpu_ms_a_review    of that process; the best measure on a machine with other work
+    rss_mib            resident, afterwards
 
 Written to build/bench/admission.json with the bar beside the figures.
 """
@@ -28,7 +27,6 @@ import statistics
 import tempfile
 import time
 import uuid
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,7 +35,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import jsonpatch
 import yaml
 
 from perf.bench_report import report
@@ -94,9 +91,9 @@ def arrivals() -> Iterator[dict[str, Any]]:
 
 @dataclass
 class Measured:
-    """Milliseconds of each review, by path, and by how much it was asked too late."""
+    """Milliseconds of each review, and by how much it was asked too late."""
 
-    took: dict[str, list[float]] = field(default_factory=dict)
+    took: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -110,14 +107,8 @@ class Asker:
         self.measured = Measured()
 
     async def admit(self, pod: dict[str, Any], due: float) -> None:
-        """Send both reviews of a pod; the second has the first one's patch."""
+        """Send the review of a pod."""
         self.measured.late.append((time.perf_counter() - due) * 1000)
-        answer = await self._review("mutate-pods", pod)
-        if patch := answer.get("patch"):
-            pod = jsonpatch.apply_patch(pod, json.loads(b64decode(patch)))
-        await self._review("validate-pods", pod)
-
-    async def _review(self, path: str, pod: dict[str, Any]) -> dict[str, Any]:
         request = {
             "uid": str(uuid.uuid4()),
             "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -140,13 +131,12 @@ class Asker:
         }
         body = json.dumps(review).encode()
         began = time.perf_counter()
-        async with self._session.post(f"{self._url}/{path}", data=body) as response:
+        async with self._session.post(f"{self._url}/mutate-pods", data=body) as response:
             content = await response.read()
-        self.measured.took.setdefault(path, []).append((time.perf_counter() - began) * 1000)
+        self.measured.took.append((time.perf_counter() - began) * 1000)
         answer: dict[str, Any] = json.loads(content)["response"]
         if not answer["allowed"]:
             self.measured.refused.append(f"{pod['metadata']['name']}: {answer['status']}")
-        return answer
 
 
 async def load(url: str, trust: ssl.SSLContext, seconds: float) -> Measured:
@@ -173,14 +163,11 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 def figures_of(found: Measured) -> dict[str, float]:
     """Return medians and 99th percentiles."""
-    kinds = {"mutate": found.took["mutate-pods"], "validate": found.took["validate-pods"]}
-    kinds["review"] = [*kinds["mutate"], *kinds["validate"]]
-    figures: dict[str, float] = {}
-    for name, took in kinds.items():
-        figures[f"{name}_ms_median"] = statistics.median(took)
-        figures[f"{name}_ms_p99"] = percentile(took, 0.99)
-    figures["late_ms_p99"] = percentile(found.late, 0.99)
-    return figures
+    return {
+        "review_ms_median": statistics.median(found.took),
+        "review_ms_p99": percentile(found.took, 0.99),
+        "late_ms_p99": percentile(found.late, 0.99),
+    }
 
 
 def cpu_s(pid: int) -> float:
@@ -263,7 +250,7 @@ def measure(folder: Path, *, warm_s: float, measured_s: float) -> dict[str, floa
         return {
             **figures_of(found),
             "cpu_percent": 100 * used / took_s,
-            "cpu_ms_a_review": 1000 * used / sum(map(len, found.took.values())),
+            "cpu_ms_a_review": 1000 * used / len(found.took),
             "rss_mib": rss_mib(daemon.pid),
         }
 

@@ -1,10 +1,14 @@
 """Reviews pods, Jobs and claims, without going through Kopf.
 
-A rollout creates pods in rapid succession, and each of them waits for two reviews. Kopf would copy
+A rollout creates pods in rapid succession, and each of them waits for its review. Kopf would copy
 and compare the object and start a handler with its own logger and state, which costs more CPU than
 the rules (docs/design/admission-and-kopf.md). It also reviews only kinds that existed when it
 started, and Volcano may be installed later. Objects that people write by hand are reviewed in
 `kopf_handlers`.
+
+A pod that asks for a device is reviewed once: it is mutated or refused, and the answer has all
+warnings about the result. The API server asks again if a webhook of somebody else changes the pod
+afterwards (`reinvocationPolicy: IfNeeded`), so the rules hold for that pod as well.
 """
 
 from __future__ import annotations
@@ -43,22 +47,18 @@ from vgpu_operator.admission.rules import (
     misspelt,
     mutate_claim,
     mutate_pod,
+    pod_warnings,
     resource_claim_named_by,
-    switched_off,
     templates_named_by,
     too_many_containers,
     unanswered,
-    unasked,
     validate_claim,
-    validate_pod,
     waits_for_claim,
-    without_effect,
 )
 from vgpu_operator.admission.rules.json_patch import Operation, applied
 
 PATHS = (
     "mutate-pods",
-    "validate-pods",
     "warn-pods",
     "check-volcano-jobs",
     "mutate-claims",
@@ -100,7 +100,6 @@ class Reviews:
         self._source = source
         rules = (
             (self._mutate, "pod"),
-            (self._validate, "pod"),
             (self._warn, "pod"),
             (self._check_job, "job"),
             (self._mutate_claim, "claim"),
@@ -111,24 +110,22 @@ class Reviews:
         }
 
     async def _mutate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
-        _refuse_many_containers(pod)
+        excess, config = too_many_containers(pod), self._source.config
+        if excess is not None:
+            raise Denied(excess)
         await self._refuse_copied(pod, request.namespace)
         asking = await self._ask_by_templates(pod, request.namespace)
         pod = RawPod(applied(pod, asking)) if asking else pod
         named = claim_named_by(pod)
         claim = None if named is None else await self._read_claim(request.namespace, named.name)
         may = await self._may_disable_control(pod, request.namespace)
-        operations = mutate_pod(
-            pod,
-            self._source.config,
-            claim,
-            may_disable_control=may,
-            token=secrets.token_hex(6),
-        )
-        warnings = switched_off(pod, self._source.config)
-        if named is not None and claim is None:
-            warnings += waits_for_claim(applied(pod, operations))
-        return [*asking, *operations], warnings
+        token = secrets.token_hex(6)
+        operations = mutate_pod(pod, config, claim, may_disable_control=may, token=token)
+        admitted = RawPod(applied(pod, operations)) if operations else pod
+        if config.scheduling.quota_at == "Admission":
+            await refuse_over_quota(admitted, request.namespace, api=self._api, config=config)
+        waits = waits_for_claim(admitted) if named is not None and claim is None else []
+        return [*asking, *operations], [*waits, *pod_warnings(pod, admitted, config)]
 
     async def _ask_by_templates(self, pod: RawPod, namespace: str) -> list[Operation]:
         """Return the patch by which a pod asks for what its ResourceClaimTemplates say.
@@ -144,15 +141,6 @@ class Reviews:
                     RESOURCE_CLAIM_TEMPLATES, name, namespace=namespace
                 )
         return ask_by_templates(pod, found, self._source.config)
-
-    async def _validate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
-        _refuse_many_containers(pod)
-        config = self._source.config
-        may = await self._may_disable_control(pod, request.namespace)
-        validate_pod(pod, config, may_disable_control=may)
-        if config.scheduling.quota_at == "Admission":
-            await refuse_over_quota(pod, request.namespace, api=self._api, config=config)
-        return [], [*unasked(pod, config), *without_effect(pod, config)]
 
     async def _warn(self, pod: RawPod, _: ReviewRequest) -> Verdict:
         config, excess = self._source.config, too_many_containers(pod)
@@ -203,12 +191,6 @@ class Reviews:
             return VGPUClaim.read(await self._api.get(VGPU_CLAIMS, name, namespace=namespace))
         except NotFound:
             return None
-
-
-def _refuse_many_containers(pod: RawPod) -> None:
-    excess = too_many_containers(pod)
-    if excess is not None:
-        raise Denied(excess)
 
 
 def _answering_by(rule: Rule, kind: str) -> Callable[[Any], Awaitable[Any]]:

@@ -33,7 +33,6 @@ _TOO_LARGE = 413
 _POD = 256 << 10
 LARGEST_REVIEWS: Mapping[str, int] = {
     "mutate-pods": _POD,
-    "validate-pods": _POD,
     "warn-pods": _POD,
     "mutate-ephemeral-containers": 3 * _POD,  # the pod before and after, each with its status
     "check-volcano-jobs": 1 << 20,

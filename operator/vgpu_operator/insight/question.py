@@ -23,15 +23,10 @@ from vgpu_operator.admission.rules import (
     Denied,
     claim_named_by,
     claim_without_effect,
-    misspelt,
     mutate_pod,
-    switched_off,
-    unanswered,
-    unasked,
+    pod_warnings,
     validate_claim,
-    validate_pod,
     waits_for_claim,
-    without_effect,
 )
 from vgpu_operator.admission.rules.json_patch import applied
 from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
@@ -146,7 +141,6 @@ def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> 
         named = claim_named_by(raw)
         claim = None if named is None else cluster.claim(namespace, named.name)
         raw = applied(raw, mutate_pod(raw, cluster.config, claim))
-        validate_pod(raw, cluster.config)
     pod = read_pod(_defaulted(raw))
     demand = read(pod, cluster.config)
     if demand is None:
@@ -213,13 +207,9 @@ def warnings_about(document: Mapping[str, Any], cluster: Known, *, admit: bool) 
         namespace = read_pod(raw).metadata.namespace or "default"
         named = claim_named_by(raw)
         claim = None if named is None else cluster.claim(namespace, named.name)
-        found = switched_off(raw, config)
-        if admit:
-            raw = applied(raw, mutate_pod(raw, config, claim))
-        if named is not None and claim is None:
-            found += waits_for_claim(raw)
-        found += [*unasked(raw, config), *without_effect(raw, config)]
-        return [*found, *misspelt(raw, config), *unanswered(raw, config)]
+        admitted = applied(raw, mutate_pod(raw, config, claim)) if admit else raw
+        waits = waits_for_claim(admitted) if named is not None and claim is None else []
+        return [*waits, *pod_warnings(raw, admitted, config)]
     except VgpuError:
         return []
 

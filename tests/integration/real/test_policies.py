@@ -423,6 +423,27 @@ async def test_a_pod_as_the_webhook_leaves_it_and_other_vendors_pods_pass_the_ba
     await callers.tenant.create(PODS, a_pod("others", a_container(limits={"amd.com/gpu": 1})))
 
 
+@pytest.mark.parametrize("section", ["containers", "initContainers"])
+async def test_what_a_later_webhook_makes_of_a_pod_is_refused_by_the_api_server(
+    callers: Callers, section: str
+) -> None:
+    """The last webhook of all may change a pod after ours was asked again."""
+    container = a_container(limits=GPU)
+    container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    added = {**container, "name": "added", "securityContext": {"privileged": True}}
+    changed = a_pod("changed", container)
+    changed["spec"].setdefault(section, []).append(added)
+    with pytest.raises(
+        Invalid, match="spec: Forbidden: a privileged container, in a pod that asks"
+    ):
+        await callers.tenant.create(PODS, marked(changed))
+    shown = a_pod(
+        "shown", {**container, "env": [*container["env"], {"name": "NVIDIA_VISIBLE_DEVICES"}]}
+    )
+    with pytest.raises(Invalid, match=UNSEEN):
+        await callers.tenant.create(PODS, marked(shown))
+
+
 async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: Callers) -> None:
     """Without its label it would get devices that admission might have refused."""
     unread = a_pod("unread", a_container())

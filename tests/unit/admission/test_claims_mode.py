@@ -18,7 +18,6 @@ from vgpu_operator.admission.rules import (
     copied_claim,
     mutate_pod,
     resource_claim_named_by,
-    validate_pod,
 )
 from vgpu_operator.dialects import read
 
@@ -62,7 +61,8 @@ REQUESTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("limits", REQUESTS)
 def test_a_pod_asks_for_the_same_as_in_mode_extender(limits: dict[str, Any]) -> None:
     claimed, plain = mutated(a_pod(limits)), mutated(a_pod(limits), ClusterConfig())
-    validate_pod(claimed, CLAIMS)
+    again = mutate_pod(claimed, CLAIMS, None, token="f" * 12)
+    assert jsonpatch.apply_patch(claimed, again) == claimed
     asks, expected = (
         read(Pod.model_validate(pod), config)
         for pod, config in ((claimed, CLAIMS), (plain, ClusterConfig()))
@@ -119,7 +119,8 @@ def test_the_containers_of_a_named_claim_are_recorded_without_slots() -> None:
     (main, _) = claimed["spec"]["containers"]
     assert main["resources"]["claims"] == [{"name": "vgpu", "request": "main"}]
     assert not main["resources"]["limits"]
-    validate_pod(claimed, CLAIMS)
+    again = mutate_pod(claimed, CLAIMS, claim, token="f" * 12)
+    assert jsonpatch.apply_patch(claimed, again) == claimed
     demand = read(Pod.model_validate(claimed), CLAIMS)
     assert demand is not None
     assert demand.containers == ("main",)

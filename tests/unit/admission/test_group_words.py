@@ -9,7 +9,7 @@ import pytest
 
 from builders import GATE
 from vgpu_api.config import ClusterConfig
-from vgpu_operator.admission.rules import Denied, mutate_pod, validate_pod
+from vgpu_operator.admission.rules import Denied, mutate_pod
 
 NAME, LEAST = (f"metadata.annotations[vgpu.dev/group{end}]" for end in ("", "-min"))
 A_NUMBER = "a whole number from 1 to 99999: how many pods of the group start together"
@@ -21,7 +21,8 @@ def admit(annotations: dict[str, str], config: ClusterConfig = GATE, **spec: Any
         "metadata": {"name": "p", "annotations": annotations},
         "spec": {"containers": [container], **spec},
     }
-    validate_pod(jsonpatch.apply_patch(pod, mutate_pod(pod, config, None)), config)
+    once = jsonpatch.apply_patch(pod, mutate_pod(pod, config, None))
+    assert mutate_pod(once, config, None) == []
 
 
 @pytest.mark.parametrize("least", ["1", "8", "99999"])

@@ -6,8 +6,13 @@ import pytest
 
 from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.vendors import NOT_SERVED
-from vgpu_operator.admission.rules import misspelt, unanswered, without_effect
-from vgpu_operator.admission.rules.no_effect import CHOOSING, WITHOUT_EFFECT
+from vgpu_operator.admission.rules.no_effect import (
+    CHOOSING,
+    WITHOUT_EFFECT,
+    unanswered,
+    without_effect,
+)
+from vgpu_operator.admission.rules.warnings import misspelt
 
 OLD_GROUP = "pod-group.scheduling.sigs.k8s.io"
 HAMI_READS = (

@@ -14,10 +14,9 @@ from vgpu_operator.admission.rules import (
     claim_named_by,
     mutate_ephemeral_containers,
     mutate_pod,
-    switched_off,
-    validate_pod,
     waits_for_claim,
 )
+from vgpu_operator.admission.rules.pod_mutation import switched_off
 from vgpu_operator.dialects import NamedClaim
 
 HIDDEN = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
@@ -373,12 +372,10 @@ def test_a_pod_that_gets_no_device_may_not_mark_itself(label: dict[str, str]) ->
         mutate_pod(a_pod(a_container(asks), labels={**label, MARK: "true"}), ClusterConfig(), None)
 
 
-def test_a_pod_that_lost_its_mark_on_the_way_is_refused() -> None:
+def test_a_pod_that_lost_its_mark_on_the_way_gets_it_again() -> None:
     pod = mutated(a_pod(a_container({"gpu": 1})))
-    validate_pod(pod, ClusterConfig())
     del pod["metadata"]["labels"][MARK]
-    with pytest.raises(Denied, match=r"labels\[vgpu.dev/admitted\]"):
-        validate_pod(pod, ClusterConfig())
+    assert mutated(pod)["metadata"]["labels"] == {MARK: "true"}
 
 
 HAMIS = {"nvidia.com/gpumem": 8000, "nvidia.com/gpucores": 30}

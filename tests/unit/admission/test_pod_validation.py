@@ -11,7 +11,7 @@ import pytest
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.admission.rules import Denied, disables_control, mutate_pod, validate_pod
+from vgpu_operator.admission.rules import Denied, disables_control, mutate_pod
 
 CLAIM = VGPUClaim.read({"spec": {"requests": [{"name": "main"}]}})
 
@@ -30,9 +30,9 @@ def a_native_pod() -> dict[str, Any]:
 
 
 def admit(pod: dict[str, Any]) -> None:
-    """Call both webhooks, as the API server does."""
+    """Call the webhook twice, as the API server does where another one changed the pod since."""
     operations = mutate_pod(pod, ClusterConfig(), CLAIM)
-    validate_pod(jsonpatch.apply_patch(pod, operations), ClusterConfig())
+    assert mutate_pod(jsonpatch.apply_patch(pod, operations), ClusterConfig(), CLAIM) == []
 
 
 def denial_of(pod: dict[str, Any]) -> str:
@@ -54,15 +54,14 @@ def test_a_plain_pod_and_a_native_pod_pass() -> None:
 
 
 def test_a_pod_that_asks_for_no_gpu_may_do_what_it_likes() -> None:
-    validate_pod(
+    admit(
         {
             "spec": {
                 "nodeName": "n",
                 "containers": [{"name": "a", "securityContext": {"privileged": True}}],
                 "volumes": [{"name": "v", "hostPath": {"path": "/"}}],
             }
-        },
-        ClusterConfig(),
+        }
     )
 
 
@@ -263,22 +262,25 @@ def test_an_opted_out_pod_passes_validation() -> None:
     admit(pod)
 
 
-def test_a_pod_that_missed_mutation_is_refused() -> None:
-    with pytest.raises(
-        Denied, match=r"env\[NVIDIA_VISIBLE_DEVICES\]: Invalid value: null: must be void"
-    ):
-        validate_pod(a_pod(), ClusterConfig())
-    with pytest.raises(Denied, match=r"annotations\[vgpu.dev/slots-added\]"):
-        validate_pod(a_native_pod(), ClusterConfig())
-
-
-def test_a_value_that_another_webhook_put_back_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"securityContext": {"privileged": True}}, "can open every GPU of its node"),
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, "the claim decides which"),
+        ({"env": [{"name": "CUDA_DEVICE_SM_LIMIT", "value": "9"}]}, "the limits come from the"),
+        ({"volumeMounts": [{"name": "v", "mountPath": "/etc/ld.so.preload"}]}, "must not cover"),
+    ],
+)
+def test_what_another_webhook_changed_afterwards_is_refused_at_the_second_call(
+    change: dict[str, Any], said: str
+) -> None:
     pod = a_pod()
-    operations = mutate_pod(pod, ClusterConfig(), None)
-    changed = copy.deepcopy(jsonpatch.apply_patch(pod, operations))
-    changed["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES"})
-    with pytest.raises(Denied, match="which the mutating webhook sets"):
-        validate_pod(changed, ClusterConfig())
+    changed = copy.deepcopy(jsonpatch.apply_patch(pod, mutate_pod(pod, ClusterConfig(), None)))
+    container = changed["spec"]["containers"][0]
+    for field, value in change.items():
+        container[field] = [*container[field], *value] if field == "env" else value
+    with pytest.raises(Denied, match=said):
+        mutate_pod(changed, ClusterConfig(), None)
 
 
 NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
@@ -337,10 +339,10 @@ def test_limits_may_be_switched_off_where_the_namespace_allows_it() -> None:
     pod = a_pod(env=[{"name": "CUDA_DISABLE_CONTROL", "value": "true"}])
     assert disables_control(pod)
     assert not disables_control(a_pod())
-    operations = mutate_pod(pod, ClusterConfig(), lambda _: None, may_disable_control=True)
+    operations = mutate_pod(pod, ClusterConfig(), None, may_disable_control=True)
     admitted = jsonpatch.apply_patch(pod, operations)
-    validate_pod(admitted, ClusterConfig(), may_disable_control=True)
+    assert mutate_pod(admitted, ClusterConfig(), None, may_disable_control=True) == []
     with pytest.raises(
         Denied, match="its label vgpu\\.dev/disable-control: allowed would allow it"
     ):
-        validate_pod(admitted, ClusterConfig())
+        mutate_pod(admitted, ClusterConfig(), None)

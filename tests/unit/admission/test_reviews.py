@@ -67,11 +67,10 @@ async def test_the_patch_makes_the_pod_one_that_needs_no_patch(reviews: Reviews)
     (container,) = patched["spec"]["containers"]
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
     assert await reviews.of("mutate-pods", a_review(patched)) == {"allowed": True}
-    assert await reviews.of("validate-pods", a_review(patched)) == {"allowed": True}
 
 
 async def test_a_refusal_names_the_field_and_has_its_code(reviews: Reviews) -> None:
-    answer = await reviews.of("validate-pods", a_review(a_pod({"resources": {"limits": {
+    answer = await reviews.of("mutate-pods", a_review(a_pod({"resources": {"limits": {
         "nvidia.com/gpu": 1, "nvidia.com/gpucores": 150}}})))  # fmt: skip
     assert answer["allowed"] is False
     assert answer["status"]["code"] == 422
@@ -85,6 +84,19 @@ async def test_a_warning_goes_to_the_author(reviews: Reviews) -> None:
     assert answer["allowed"] is True
     (warning,) = answer["warnings"]
     assert "nvidia.com/use-gputype" in warning
+
+
+async def test_one_review_of_a_pod_that_asks_has_all_warnings(reviews: Reviews) -> None:
+    """About its author's words, about their effect, and about the pod as it will be stored."""
+    pod = a_pod(
+        {**ADMITTED, "env": [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]},
+        annotations={"nvidia.com/use-gputyp": "a"},
+    )
+    pod["spec"]["schedulerName"] = "another"
+    answer = await reviews.of("mutate-pods", a_review(pod))
+    assert answer["allowed"] is True
+    for said in ("CUDA_TASK_PRIORITY", "did you mean nvidia.com/use-gputype", "spec.schedulerName"):
+        assert [warning for warning in answer["warnings"] if said in warning], said
 
 
 async def test_a_claim_that_is_not_there_yet_is_warned_about(reviews: Reviews) -> None:
@@ -162,9 +174,7 @@ async def test_an_old_object_that_is_none_is_refused_by_field(
     }
 
 
-@pytest.mark.parametrize(
-    ("path", "allowed"), [("mutate-pods", False), ("validate-pods", False), ("warn-pods", True)]
-)
+@pytest.mark.parametrize(("path", "allowed"), [("mutate-pods", False), ("warn-pods", True)])
 async def test_a_pod_of_more_containers_than_any_real_one_is_not_read(
     reviews: Reviews, path: str, allowed: bool
 ) -> None:

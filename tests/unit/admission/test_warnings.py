@@ -11,7 +11,7 @@ import yaml
 from vgpu_api.config import ClusterConfig
 from vgpu_api.config.cluster import read_cluster_config
 from vgpu_api.names import POD_ANNOTATIONS, POD_RECORDS
-from vgpu_operator.admission.rules import misspelt, unasked
+from vgpu_operator.admission.rules.warnings import misspelt, unasked
 
 CONFIG = ClusterConfig()
 LIMITS = "spec.containers[0].resources.limits"

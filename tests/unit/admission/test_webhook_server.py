@@ -85,9 +85,7 @@ async def served(identity: Identity) -> AsyncIterator[Served]:
         Address("127.0.0.1", port),
         identity,
         paths=["one"],
-        answers=dict.fromkeys(
-            ("beside", "mutate-pods", "validate-pods", "warn-pods"), found.beside
-        ),
+        answers=dict.fromkeys(("beside", "mutate-pods", "warn-pods"), found.beside),
         drain_s=5,
         sleep=found.drain,
     )
@@ -156,7 +154,7 @@ def a_large_review() -> BytesIO:
 
 @pytest.mark.parametrize(
     ("path", "allowed"),
-    [("mutate-pods", False), ("validate-pods", False), ("warn-pods", True)],
+    [("mutate-pods", False), ("warn-pods", True)],
 )
 async def test_a_pod_larger_than_any_real_one_is_answered_without_being_read(
     served: Served, path: str, allowed: bool

@@ -15,7 +15,7 @@ import yaml
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import VGPURequest
-from vgpu_operator.admission.rules import Denied, mutate_pod, validate_pod
+from vgpu_operator.admission.rules import Denied, mutate_pod
 from vgpu_operator.admission.rules.json_patch import applied
 from vgpu_operator.dialects import read
 from vgpu_operator.insight.workloads import pods_of
@@ -167,7 +167,7 @@ def pods(file: str) -> list[dict[str, Any]]:
 def admitted(pod: dict[str, Any]) -> dict[str, Any]:
     config = ClusterConfig()
     once = applied(pod, mutate_pod(pod, config, None))
-    validate_pod(once, config)
+    assert mutate_pod(once, config, None) == []
     return once
 
 

@@ -67,17 +67,22 @@ class _NoObjects:
 
 
 async def by_webhooks(document: Document, config: ClusterConfig) -> list[str]:
-    """Return the warnings of all webhooks, in the order in which the API server asks them."""
+    """Return the warnings of all webhooks, in the order in which the API server asks them.
+
+    Like the API server, ask no other webhook about a pod with the mark, and repeat no warning.
+    """
     reviews = Reviews(_NoObjects(), ConfigFile(None, config))  # type: ignore[arg-type]
     kind = "claims" if document["kind"] == "VGPUClaim" else "pods"
     found, obj = [], copy.deepcopy(document)
-    for verb in ("mutate", "validate") if kind == "claims" else ("mutate", "validate", "warn"):
+    for verb in ("mutate", "validate" if kind == "claims" else "warn"):
+        if verb == "warn" and "vgpu.dev/admitted" in obj["metadata"].get("labels", {}):
+            continue
         request = {"uid": "r", "namespace": "default", "object": obj}
         answer = (await reviews.answers[f"{verb}-{kind}"]({"request": request}))["response"]
         assert answer["allowed"], answer
         found += answer.get("warnings", [])
         obj = _patched(obj, answer)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _patched(obj: Document, answer: Document) -> Document:

@@ -10,17 +10,17 @@ from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_cl
 from vgpu_operator.admission.rules.claims_mode import copied_claim, resource_claim_named_by
 from vgpu_operator.admission.rules.configuration import validate_configuration
 from vgpu_operator.admission.rules.denial import Denied
-from vgpu_operator.admission.rules.no_effect import unanswered, without_effect
+from vgpu_operator.admission.rules.no_effect import unanswered
 from vgpu_operator.admission.rules.pod_mutation import (
     claim_named_by,
     mutate_ephemeral_containers,
     mutate_pod,
-    switched_off,
 )
-from vgpu_operator.admission.rules.pod_validation import disables_control, validate_pod
+from vgpu_operator.admission.rules.pod_validation import disables_control
+from vgpu_operator.admission.rules.pod_warnings import pod_warnings
 from vgpu_operator.admission.rules.raw_pod import RawPod, too_many_containers
 from vgpu_operator.admission.rules.volcano_jobs import check_volcano_job
-from vgpu_operator.admission.rules.warnings import misspelt, unasked, waits_for_claim
+from vgpu_operator.admission.rules.warnings import misspelt, waits_for_claim
 
 __all__ = [
     "Denied",
@@ -35,15 +35,12 @@ __all__ = [
     "mutate_claim",
     "mutate_ephemeral_containers",
     "mutate_pod",
+    "pod_warnings",
     "resource_claim_named_by",
-    "switched_off",
     "templates_named_by",
     "too_many_containers",
     "unanswered",
-    "unasked",
     "validate_claim",
     "validate_configuration",
-    "validate_pod",
     "waits_for_claim",
-    "without_effect",
 ]

@@ -17,13 +17,12 @@ from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_operator.admission.rules.denial import denying
 from vgpu_operator.admission.rules.raw_pod import read_pod
-from vgpu_operator.dialects import hami, native, read
+from vgpu_operator.dialects import hami, native
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field, is_true
-from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.pod_groups import named_group
-from vgpu_operator.dialects.reading import dialects, is_left_alone
+from vgpu_operator.dialects.reading import dialects
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
 """Raises `BadInput` for an invalid pod, given the pod and its containers that request devices."""
@@ -72,44 +71,6 @@ def disables_control(raw_pod: dict[str, Any]) -> bool:
     """
     with denying():
         return any(_control_is_off(place) for place in each_container(read_pod(raw_pod)))
-
-
-def validate_pod(
-    raw_pod: dict[str, Any], config: ClusterConfig, *, may_disable_control: bool = False
-) -> None:
-    """Refuse a mutated pod that requests a GPU and breaks a rule.
-
-    Args:
-        raw_pod: The pod.
-        config: Names and defaults.
-        may_disable_control: The pod's namespace has the label that allows it to disable limits.
-
-    Raises:
-        Denied: With code 422. The message names the field, its value, and the valid values.
-    """
-    with denying():
-        pod = read_pod(raw_pod)
-        if not is_left_alone(pod):
-            pod = restored(pod, config)
-        demand = None if is_left_alone(pod) else read(pod, config)
-        if demand is None:
-            return
-        requesting = [place for place in each_container(pod) if place.name in demand.containers]
-        if not requesting:
-            raise BadInput(
-                field=native.SLOTS_ADDED_FIELD,
-                value=",".join(demand.containers),
-                expected="the containers of the claim, which the mutating webhook records",
-            )
-        refuse_what_is_wrong(pod, requesting, config, may_disable_control=may_disable_control)
-        for place in requesting:
-            _refuse_visible_devices(place)
-        if pod.metadata.labels.get(names.LABEL_ADMITTED) != names.ADMITTED:
-            raise BadInput(
-                field=ADMITTED_FIELD,
-                value=pod.metadata.labels.get(names.LABEL_ADMITTED),
-                expected=f"{names.ADMITTED}, which the mutating webhook sets",
-            )
 
 
 def refuse_what_is_wrong(
@@ -344,17 +305,6 @@ def _normal(path: str) -> str:
     """Normalise an absolute path: no dots, no repeated slashes, and /run in place of /var/run."""
     plain = posixpath.normpath(f"/{path.lstrip('/')}")
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
-
-
-def _refuse_visible_devices(place: PodContainer) -> None:
-    """Refuse any value but `void` after mutation, because only a CDI spec may expose devices."""
-    values = [v.value for v in place.container.env if v.name == names.ENV_VISIBLE_DEVICES]
-    if not values or any(value != HIDDEN for value in values):
-        raise BadInput(
-            field=place.env_path(names.ENV_VISIBLE_DEVICES),
-            value=values[-1] if values else None,
-            expected=f"{HIDDEN}, which the mutating webhook sets",
-        )
 
 
 RULES: tuple[Rule, ...] = (

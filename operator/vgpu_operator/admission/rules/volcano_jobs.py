@@ -13,11 +13,9 @@ from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_operator.admission.rules.denial import Denied
 from vgpu_operator.admission.rules.json_patch import applied
-from vgpu_operator.admission.rules.no_effect import unanswered, without_effect
-from vgpu_operator.admission.rules.pod_mutation import mutate_pod, switched_off
-from vgpu_operator.admission.rules.pod_validation import validate_pod
+from vgpu_operator.admission.rules.pod_mutation import mutate_pod
+from vgpu_operator.admission.rules.pod_warnings import pod_warnings
 from vgpu_operator.admission.rules.raw_pod import RawPod
-from vgpu_operator.admission.rules.warnings import misspelt, unasked
 
 _VOLCANO = "volcano"
 """The scheduler of a Job that does not name one."""
@@ -41,11 +39,7 @@ def check_volcano_job(raw_job: dict[str, Any], config: ClusterConfig) -> list[st
 def _checked(path: str, pod: RawPod, config: ClusterConfig) -> list[str]:
     try:
         operations = mutate_pod(pod, config, None, may_disable_control=True)
-        admitted = RawPod(applied(pod, operations))
-        validate_pod(admitted, config, may_disable_control=True)
-        warnings = [*switched_off(pod, config), *unasked(admitted, config)]
-        warnings += without_effect(admitted, config)
-        return [*warnings, *misspelt(admitted, config), *unanswered(admitted, config)]
+        return pod_warnings(pod, RawPod(applied(pod, operations)), config)
     except Denied as refusal:
         raise Denied(f"{path}.{refusal.message}") from refusal
 
