@@ -230,7 +230,9 @@ class ComesBack:
         pods = sorted(self.api.pods_ever.values(), key=lambda pod: pod.metadata.uid)
         pod = pods[pick % len(pods)]
         is_there = self.world.pod(pod.metadata.uid) is not None
-        if what == "seen again":
+        # an informer delivers no pod that was gone before its first list
+        was_seen = is_there or self.world.operator.cache.is_deleted(pod.metadata.uid)
+        if what == "seen again" and was_seen:
             self.observe(events.PodObserved(pod))
         elif not is_there:
             self.observe(events.PodDeleted(pod.metadata.uid, was_seen=what == "gone"))

@@ -134,6 +134,17 @@ class World:
 
         return self.loop.run_until_complete(make())
 
+    def follow(self) -> None:
+        """Let the operator lose the Lease, and observe everything that was written until now."""
+        self.api.gate.set()
+        self.loop.run_until_complete(self.operator.follow())
+        self.deliver(len(self.api.news))
+
+    def lead_again(self) -> None:
+        """Let the same operator be elected again."""
+        self.operator.leading = True
+        self.operator.engine.lead()
+
     def turn(self, times: int = 20) -> None:
         """Let work in progress continue."""
 

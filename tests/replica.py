@@ -159,7 +159,7 @@ class Replica:
         self.clock = clock or SetClock(self)
         self.writer = ObjectWriter(self.api, clock=SetClock(self))
         self.recorder = Recorder(self.api, "vgpu-operator", clock=self.clock)
-        self.state = State(config, Ledger(config=config), self.api.new_id)
+        state = State(config, Ledger(config=config), self.api.new_id)
         self.effector = Effector(
             self.api,
             self.writer,
@@ -168,12 +168,17 @@ class Replica:
             observe=self._observe,
             leads=lambda: self.leading,
         )
-        self.engine = engine_type(self.state, self.effector, self.clock, lambda: self.leading)
+        self.engine = engine_type(state, self.effector, self.clock, lambda: self.leading)
         self.binder = Binder(
             self.api, self.writer, self.engine, unix=self.clock.unix, sleep=self._no_sleep
         )
         self.news = News(self)
-        self.ledger, self.cache = self.state.ledger, self.state.cache
+        self.ledger, self.cache = state.ledger, state.cache
+
+    @property
+    def state(self) -> State:
+        """Return the engine's state, which is another one after the replica has followed."""
+        return self.engine.state
 
     def device(self, **fields: Any) -> None:
         """Add a device to a ready node."""
@@ -277,6 +282,15 @@ class Replica:
         await self.settle()
         self.time += REPORT_AFTER_S
         await self.settle()
+
+    async def follow(self) -> None:
+        """Lose the Lease, and wait until every write has an outcome, as the operator does."""
+        self.leading = False
+        self.engine.pod("")  # Binds that wait for a write are answered
+        await self.binder.drain()
+        await self.writer.drain()
+        await self.effector.drain()
+        self.engine.follow()
 
     def _observe(self, event: events.Event) -> None:
         """Queue an event and apply it at once, as if the loop had its turn when an effect ends."""

@@ -123,6 +123,12 @@ class WorldStates(RuleBasedStateMachine):
         self.api.news.clear()
         self.world.operator = self.world.started(former.time)
 
+    @rule()
+    def the_same_operator_leads_again(self) -> None:
+        """Let the operator lose the Lease while it works, follow, and be elected again."""
+        self.world.follow()
+        self.world.lead_again()
+
     # What must hold.
 
     def nothing_is_left(self) -> None:

@@ -37,11 +37,13 @@ class LeaseTimes:
     duration_s: int = 15
     """A lease lasts this long after the start of its last renewal."""
     renew_s: float = 4.0
-    """The interval at which the holder renews and candidates look."""
+    """The interval at which the holder renews. Candidates look twice as often, because the lease
+    counts for them from when they first saw its last renewal."""
     retry_s: float = 1.0
     """The wait before a failed renewal is retried."""
     write_s: float = 5.0
-    """A candidate waits this much longer than the lease, until the holder's writes have landed."""
+    """The time limit of a renewal. A candidate waits this much longer than the lease, until the
+    holder's writes have landed."""
 
 
 class BootClock(Clock):
@@ -55,14 +57,20 @@ class BootClock(Clock):
 class Elector:
     """A candidate for one Lease: `acquire`, then `keep` until it raises, or `release`.
 
+    After `keep` has raised, `acquire` stands for election again. Each time it has another name, so
+    it waits for its own former lease as for anybody's.
+
     Args:
         api: The API server that has the lease.
         namespace: Its namespace.
         name: Its name.
-        identity: Our name in it; must be unique to this process, restarts included.
+        identity: Our name in it at first; must be unique to this process, restarts included.
         times: The times of the election.
         clock: Monotonic seconds, waiting, and the jitter that spreads the candidates' looks. Its
             time of day is recorded but never read back.
+
+    Attributes:
+        identity: The name under which it stands or leads.
     """
 
     def __init__(
@@ -78,7 +86,8 @@ class Elector:
         self._api = api
         self._namespace = namespace
         self._name = name
-        self._identity = identity
+        self.identity = self._first_identity = identity
+        self._terms = 0
         self._times = times
         self._clock = clock or BootClock()
         self._lease: Object = {}  # as last read or written
@@ -96,6 +105,9 @@ class Elector:
 
     async def acquire(self) -> None:
         """Return when we lead. Errors of the server are retried."""
+        self._terms += 1
+        if self._terms > 1:
+            self.identity = f"{self._first_identity}.{self._terms}"
         while True:
             try:
                 if await self._try_to_take():
@@ -106,7 +118,7 @@ class Elector:
 
     def _until_next_look_s(self) -> float:
         """Return the time until the next regular look, or until the observed record expires."""
-        regular_s = self._times.renew_s * (0.75 + 0.5 * self._clock.jitter())
+        regular_s = self._times.renew_s / 2 * (0.75 + 0.5 * self._clock.jitter())
         if not self._seen.get("holderIdentity"):
             return regular_s
         left_s = self._runs_out_at(self._seen) - self._clock.monotonic()
@@ -139,7 +151,7 @@ class Elector:
                 await self._write_released()
             except Conflict:  # a renewal was under way when `keep` was ended
                 self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
-                if self._lease["spec"].get("holderIdentity") == self._identity:
+                if self._lease["spec"].get("holderIdentity") == self.identity:
                     await self._write_released()
 
     async def _write_released(self) -> None:
@@ -159,13 +171,13 @@ class Elector:
         if spec != self._seen:
             self._seen, self._seen_at = spec, self._clock.monotonic()
         holder = spec.get("holderIdentity")
-        if holder and holder != self._identity and not self._has_run_out(spec):
+        if holder and holder != self.identity and not self._has_run_out(spec):
             return False
         if not self._lease:
             return await self._create()
         # The holder may have our own name: a write of ours succeeded but its response was lost. We
         # still renew, because only an answered renewal tells us when the lease started.
-        return await self._write(taking_over=holder != self._identity)
+        return await self._write(taking_over=holder != self.identity)
 
     def _has_run_out(self, spec: Object) -> bool:
         return self._clock.monotonic() >= self._runs_out_at(spec)
@@ -183,7 +195,7 @@ class Elector:
             "kind": LEASES.kind,
             "metadata": {"namespace": self._namespace, "name": self._name},
             "spec": {
-                "holderIdentity": self._identity,
+                "holderIdentity": self.identity,
                 "leaseDurationSeconds": self._times.duration_s,
                 "acquireTime": now,
                 "renewTime": now,
@@ -191,8 +203,17 @@ class Elector:
             },
         }
         self._lease = await self._api.create(LEASES, lease, timeout_s=self._times.write_s)
-        self._until = began + self._times.duration_s
+        self._begin_lease(began)
         return True
+
+    def _begin_lease(self, began: float) -> None:
+        """Note a write of ours that succeeded.
+
+        If nobody writes the record after it and we lose the lease, its time counts from here for us
+        as well, so after a stall of the server we wait no longer than the other candidates.
+        """
+        self._until = began + self._times.duration_s
+        self._seen, self._seen_at = self._lease["spec"], began
 
     async def _renew(self) -> bool:
         """Renew the lease; return False if that failed and should be retried."""
@@ -207,16 +228,21 @@ class Elector:
         except ClientError:
             return False
         holder = (self._lease.get("spec") or {}).get("holderIdentity")
-        if holder != self._identity:
+        if holder != self.identity:
             self._until = None
             raise LeaseLost(f"{self._name}: held by {holder or 'nobody'}")
-        return False
+        # A renewal of ours landed and its response was lost, as after a stall of the server, when
+        # little time is left.
+        try:
+            return await self._write(taking_over=False)
+        except ClientError:
+            return False
 
     async def _write(self, *, taking_over: bool) -> bool:
         began = self._clock.monotonic()
         spec = {
             **(self._lease.get("spec") or {}),
-            "holderIdentity": self._identity,
+            "holderIdentity": self.identity,
             "leaseDurationSeconds": self._times.duration_s,
             "renewTime": self._now(),
         }
@@ -226,7 +252,7 @@ class Elector:
         self._lease = await self._api.replace(
             LEASES, {**self._lease, "spec": spec}, timeout_s=self._times.write_s
         )
-        self._until = began + self._times.duration_s
+        self._begin_lease(began)
         return True
 
     def _now(self) -> str:

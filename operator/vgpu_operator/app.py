@@ -70,12 +70,19 @@ _LAST = (VGPU_CLAIMS, PODS)
 
 
 class Operator:
-    """All parts of one replica."""
+    """All parts of one replica.
 
-    def __init__(self, api: Api, config: OperatorConfig) -> None:
+    Args:
+        api: The API server.
+        leases: The same on a connection of its own, so that no renewal of the Lease waits behind a
+            burst of writes.
+        config: The operator's arguments.
+    """
+
+    def __init__(self, api: Api, leases: Api, config: OperatorConfig) -> None:
         self._config = config
         elector = Elector(
-            api,
+            leases,
             namespace=config.namespace,
             name=config.lease_name,
             identity=config.identity,
@@ -83,7 +90,7 @@ class Operator:
                 duration_s=config.lease_duration_s,
                 renew_s=config.lease_duration_s / 8,
                 retry_s=config.lease_duration_s / 15,
-                write_s=config.lease_duration_s / 3,
+                write_s=config.lease_duration_s / 5,
             ),
         )
         # Bound each write by the Lease: it lands while this replica leads, or never.
@@ -123,20 +130,30 @@ class Operator:
             resource_claims=of.pop(RESOURCE_CLAIMS, None),
             others=list(of.values()),
             engine=self.engine,
-            decider=config.identity,
         )
         self._leadership = Leadership(elector, self._informers, self)
         self._endpoint = _endpoint(api, config)
         self._linger_s = config.linger_s
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def close_fence(self) -> int:
+    async def close_fence(self, decider: str) -> int:
         """Make late writes of the previous leader fail, and return the number of claims written."""
-        return await self._fence.close()
+        return await self._fence.close(decider)
 
     def begin(self) -> None:
         """Start making decisions."""
         self.engine.lead()
+
+    async def follow(self) -> None:
+        """Wait until every write and every Bind has an outcome, and drop all decisions.
+
+        No write is sent any more, because the Lease leaves no time for it. Otherwise one that still
+        waits would be sent when this replica leads again.
+        """
+        await self._binder.drain()
+        await self._writer.drain()
+        await self._effector.drain()
+        self.engine.follow()
 
     def leads(self) -> bool:
         """Return True if this replica decides: it holds the Lease and its view is complete."""
@@ -242,7 +259,6 @@ async def run(config: OperatorConfig) -> None:
     """Run the operator until it is stopped or fails.
 
     Raises:
-        LeadershipLost: Another replica may be deciding now.
         VgpuError: The login or a part of the operator failed.
     """
     failure: list[BaseException] = []
@@ -274,8 +290,11 @@ async def run(config: OperatorConfig) -> None:
 
     tasks: list[asyncio.Task[None]] = []
     registry = kopf.OperatorRegistry()
-    async with Api.connect(config.kubeconfig, config.context) as api:
-        operator = Operator(api, config)
+    async with (
+        Api.connect(config.kubeconfig, config.context) as api,
+        Api.connect(config.kubeconfig, config.context) as leases,
+    ):
+        operator = Operator(api, leases, config)
 
         @kopf.on.startup(registry=registry)
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:

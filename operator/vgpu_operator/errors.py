@@ -13,10 +13,6 @@ class NotLeading(OperatorError):
     """This replica does not decide; the caller must ask the leader."""
 
 
-class LeadershipLost(OperatorError):
-    """The Lease is lost. The process must end, because another replica may be deciding now."""
-
-
 class NotServed(OperatorError):
     """The API server does not serve a kind, or no longer."""
 

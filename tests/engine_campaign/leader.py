@@ -6,7 +6,7 @@ Only the sockets are left out: the extender is called directly, and no metrics a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -89,7 +89,7 @@ class OverheardEffects:
     The API server is not told that. The judge takes the operator at its word, and counts itself.
     """
 
-    def __init__(self, effector: EffectWriter, line: Line, state: State) -> None:
+    def __init__(self, effector: EffectWriter, line: Line, state: Callable[[], State]) -> None:
         self._effector = effector
         self._line = line
         self._state = state
@@ -100,7 +100,7 @@ class OverheardEffects:
         server = self._line.server
         for effect in effects:
             if isinstance(effect, EvictPod) and effect.preemptor is not None:
-                preemptor = self._state.preemptions.open[effect.preemptor].rooms[0].pod_uid
+                preemptor = self._state().preemptions.open[effect.preemptor].rooms[0].pod_uid
                 server.judge.making_way.evicts(
                     Eviction(
                         self._line.name, effect.regarding.uid, preemptor, server.clock(),
@@ -111,7 +111,7 @@ class OverheardEffects:
 
 
 class Leader:
-    """A replica, from its first list until it is killed or ends by itself.
+    """A replica, from its first list until it is killed or a part of it fails.
 
     Args:
         line: Its way to the API server.
@@ -127,14 +127,14 @@ class Leader:
             api, namespace="vgpu-system", name="vgpu-operator", identity=line.name,
             times=TIMES, clock=DrawnClock(rng),
         )  # fmt: skip
-        writer = ObjectWriter(api, budget=elector)
-        self.state = State(config, Ledger(config=config), line.server.new_id)
-        effector = Effector(
+        self._writer = writer = ObjectWriter(api, budget=elector)
+        state = State(config, Ledger(config=config), line.server.new_id)
+        self._effector = effector = Effector(
             api, writer, Recorder(api, line.name, clock=clock), clock,
             observe=self._observe, leads=self.leads,
         )  # fmt: skip
-        overheard = OverheardEffects(effector, line, self.state)
-        self.engine = DrawnEngine(self.state, overheard, clock, self.leads)
+        overheard = OverheardEffects(effector, line, lambda: self.engine.state)
+        self.engine = DrawnEngine(state, overheard, clock, self.leads)
         self.engine.rng = rng
         self._informers = informers(api, self._observe, config)
         if config.scheduling.mode == "Gate":
@@ -145,16 +145,23 @@ class Leader:
         of = {each.resource: each for each in self._informers}
         self.binder = Binder(api, writer, self.engine, unix=clock.unix)
         self._fence = Fence(
-            api=api, writer=writer, clock=clock, cache=self.state.cache,
+            api=api, writer=writer, clock=clock, cache=state.cache,
             claims=of.pop(VGPU_CLAIMS), pods=of.pop(PODS), others=list(of.values()),
-            engine=self.engine, decider=line.name,
+            engine=self.engine,
         )  # fmt: skip
         self._leadership = Leadership(elector, self._informers, self)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def close_fence(self) -> int:
+    async def close_fence(self, decider: str) -> int:
         """See `leadership.Replica`."""
-        return await self._fence.close()
+        return await self._fence.close(decider)
+
+    async def follow(self) -> None:
+        """See `leadership.Replica`."""
+        await self.binder.drain()
+        await self._writer.drain()
+        await self._effector.drain()
+        self.engine.follow()
 
     def begin(self) -> None:
         """See `leadership.Replica`."""

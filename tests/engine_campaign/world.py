@@ -27,7 +27,6 @@ from vgpu_api.resources import (
 )
 from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_client.errors import DataRestored, Gone
-from vgpu_operator.errors import LeadershipLost
 
 from .group_cycle import group_of
 from .judge import QUOTA, Finding, Judge
@@ -151,8 +150,7 @@ class World:
         error = None if replica.cancelled() else replica.exception()
         self.note(f"{name} ended: {error or 'killed'}")
         was_restored = self.now - self._restored_at < RESTORE_SEEN_S
-        is_right = error is None or isinstance(error, LeadershipLost)
-        if not is_right and not (isinstance(error, DataRestored) and was_restored):
+        if error is not None and not (isinstance(error, DataRestored) and was_restored):
             text = f"{type(error).__name__}: {error}"
             self.judge.findings.append(Finding("operator ended", text, self.now))
 

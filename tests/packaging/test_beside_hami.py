@@ -69,7 +69,7 @@ def test_each_webhook_and_policy_about_pods_reads_only_namespaces_with_the_label
         for policy in of_kind(objects, "ValidatingAdmissionPolicy")
         if (selector := policy["spec"]["matchConstraints"].get("namespaceSelector"))
     ]
-    assert {"mutate-pods.vgpu.dev", "validate-pods.vgpu.dev", "vgpu-admitted"} <= {
+    assert {"mutate-pods.vgpu.dev", "warn-pods.vgpu.dev", "vgpu-admitted"} <= {
         name for name, _ in selectors
     }
     assert [name for name, found in selectors if not only_on(ADMISSION, found)] == []

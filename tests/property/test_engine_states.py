@@ -10,9 +10,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from builders import a_claim, a_container, a_pod, a_request
+from builders import a_claim, a_container, a_pod, a_request, use_of
 from comes_back import ChangingWorld, ComesBack, kept_of_objects
 from engine_world import World
+from replica import Replica
 from vgpu_api.core import Container
 from vgpu_api.names import (
     ANNOTATION_CLAIM,
@@ -248,6 +249,24 @@ class EngineStates(WorldStates):
         super().another_operator_leads()
         self.offers.clear()
 
+    @rule()
+    def the_same_operator_leads_again(self) -> None:
+        """A replica that follows knows what one knows that has just read everything."""
+        self.world.follow()
+        self.offers.clear()
+        operator = self.world.operator
+        self.follows_as_one_that_has_just_started(operator)
+        self.world.lead_again()
+
+    def follows_as_one_that_has_just_started(self, operator: Replica) -> None:
+        fresh = self.world.started(operator.time)
+        for uuid in DEVICES:
+            assert use_of(operator.ledger, uuid) == use_of(fresh.ledger, uuid), uuid
+        assert list(operator.state.reservations) == []
+        assert operator.state.claims.unsettled == {}
+        waiting = {waiter.key for waiter in fresh.state.queue}
+        assert {waiter.key for waiter in operator.state.queue} <= waiting
+
     # Invariants.
 
     @invariant()
@@ -353,6 +372,9 @@ class AllComesBack(ComesBack, EngineStates):
     nothing_is_freed_in_use = what_runs_is_held = no_device_is_over_capacity
     no_two_pods_run_on_one_claim = no_device_is_over_capacity
     only_claims_that_a_new_leader_touches_get_other_devices = no_device_is_over_capacity
+
+    def follows_as_one_that_has_just_started(self, operator: Replica) -> None:
+        """Not checked here: a replica that saw a claim vanish keeps the devices of its pod."""
 
     def what_is_not_bound_expires(self) -> None:
         """Skip the check while nodes are gone, because no agent reports there."""

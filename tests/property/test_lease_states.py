@@ -28,7 +28,8 @@ class Electors(RuleBasedStateMachine):
     """At most one leads at any moment, a successor only after its predecessor's writes, and once
     everything works, one does.
 
-    The model has one value for each process: the true time until which it may lead.
+    The model has one value for each name: the true time until which it may lead. A process that
+    lost the lease has another name when it stands again, and waits for its former self as well.
     """
 
     def __init__(self) -> None:
@@ -46,14 +47,16 @@ class Electors(RuleBasedStateMachine):
 
     def _look(self) -> None:
         """Check the invariants; called after every moment at which anything ran."""
-        leading = [name for name, each in self.alive.items() if each.elector.is_leading()]
-        assert len(leading) <= 1, leading
-        for name in leading:
+        electors = [each.elector for each in self.alive.values()]
+        leading = [elector for elector in electors if elector.is_leading()]
+        assert len(leading) <= 1, [elector.identity for elector in leading]
+        for elector in leading:
+            name = elector.identity
             if name != self.leader:
                 ends = (end for other, end in self.may_lead_until.items() if other != name)
                 assert self.time.now >= max(ends, default=-1e9) + TERMS.write_s
                 self.leader = name
-            remaining_s = self.alive[name].elector.remaining_s()
+            remaining_s = elector.remaining_s()
             assert remaining_s <= TERMS.duration_s
             self.may_lead_until[name] = self.time.now + remaining_s
 
@@ -103,7 +106,7 @@ class Electors(RuleBasedStateMachine):
         name, each = self._pick(pick)
         each.crash()
         if each.elector.is_leading():
-            self.may_lead_until.pop(name, None)
+            self.may_lead_until.pop(each.elector.identity, None)
         work = self.loop.create_task(each.elector.release())
         self._pass(0.0)
         assert not each.elector.is_leading()

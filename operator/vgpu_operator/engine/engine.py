@@ -24,6 +24,7 @@ from vgpu_operator.engine.devices.registers import publish_registered
 from vgpu_operator.engine.devices.reports import LOOKS_EVERY_S, describe_due, describe_links
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.event_handlers.pods import observe_in_call, observe_pod
+from vgpu_operator.engine.event_handlers.standby import as_standby
 from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing, gpu_pod_of
 from vgpu_operator.engine.hami.plugin_turns import served_before
@@ -142,6 +143,16 @@ class Engine:
                 self._inherit(pod)
         self._wake.set()
 
+    def follow(self) -> None:
+        """Drop every decision and keep what was observed, once all effects have ended.
+
+        This replica has lost the Lease. A round that is under way does not go on.
+        """
+        self._drain()
+        self.state = as_standby(self.state)
+        self._cursor = 0
+        self._drain()
+
     # The loop.
 
     async def run(self) -> None:
@@ -156,7 +167,17 @@ class Engine:
                     self._drain()
 
     def round(self) -> Iterable[Iterable[Effect]]:
-        """Yield the effects of one round in slices. The state may change between two slices."""
+        """Yield the effects of one round in slices. The state may change between two slices.
+
+        If this replica loses the Lease between two slices and follows, the round ends there.
+        """
+        state = self.state
+        for effects in self._steps():
+            yield effects
+            if self.state is not state:
+                return
+
+    def _steps(self) -> Iterable[Iterable[Effect]]:
         self._drain()  # 1. observe: bring cache, ledger and queue up to date
         if not self._leads():
             return

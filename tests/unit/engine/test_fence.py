@@ -21,6 +21,8 @@ from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 
+DECIDER = "operator-1_5eed"
+
 
 class Line:
     """A replica's connection to the API server, which can delay patches."""
@@ -84,7 +86,6 @@ def a_fence(
         pods=pods or Watch(),
         others=[other or Watch()],
         engine=replica.engine,
-        decider="operator-1_5eed",
     )
 
 
@@ -133,7 +134,7 @@ async def a_former_leader_with_a_decision_under_way(replica: Replica) -> Any:
 async def test_a_decision_of_the_former_leader_that_lands_late_is_refused(replica: Replica) -> None:
     former = await a_former_leader_with_a_decision_under_way(replica)
     former.leading = False
-    assert await a_fence(replica).close() == 1
+    assert await a_fence(replica).close(DECIDER) == 1
     later = replica.news.pod_changed(a_pod_asking("later", 10_000))
     assert isinstance(replica.offer(later), Reservation)
     former.api.free.set()
@@ -146,7 +147,7 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Repli
     former = await a_former_leader_with_a_decision_under_way(replica)
     former.api.free.set()
     await former.effector.drain()
-    await a_fence(replica).close()
+    await a_fence(replica).close(DECIDER)
     later = replica.news.pod_changed(a_pod_asking("later", 10_000))
     assert isinstance(replica.offer(later), Refusal)
     await replica.settle()
@@ -161,7 +162,7 @@ async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
     replica.claim(a_claim("empty"))
     pod = replica.pod(node=node)
     before = replica.claim(a_claim("its", status=given(pod)))
-    assert await a_fence(replica).close() == 1 + is_touched
+    assert await a_fence(replica).close(DECIDER) == 1 + is_touched
     now = stands(replica, "its")
     changed = now.metadata.resource_version != before.metadata.resource_version
     assert changed is is_touched
@@ -170,7 +171,7 @@ async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
 
 async def test_a_claim_whose_pod_is_gone_is_touched(replica: Replica) -> None:
     replica.claim(a_claim("its", status=given(a_pod_asking("gone", 1))))
-    assert await a_fence(replica).close() == 1
+    assert await a_fence(replica).close(DECIDER) == 1
 
 
 @pytest.mark.parametrize(("mode", "count"), [("Immediate", 0), ("WaitForFirstConsumer", 1)])
@@ -180,13 +181,13 @@ async def test_an_immediate_claim_with_devices_is_not_touched(
     """It is decided again only after it is seen without devices."""
     replica.claim(a_claim("empty"))
     replica.claim(a_claim("its", binding_mode=mode, status=given()))
-    assert await a_fence(replica).close() == 1 + count
+    assert await a_fence(replica).close(DECIDER) == 1 + count
 
 
 async def test_a_claim_without_devices_is_touched(replica: Replica) -> None:
     replica.claim(a_claim("empty"))
     replica.claim(a_claim("immediate", binding_mode="Immediate"))
-    assert await a_fence(replica).close() == 2
+    assert await a_fence(replica).close(DECIDER) == 2
 
 
 async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Replica) -> None:
@@ -196,7 +197,7 @@ async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Replica) -
     edited = grows.metadata.model_copy(update={"generation": 2})
     replica.claim(a_claim("empty"))
     replica.claim(grows.model_copy(update={"metadata": edited}))
-    assert await a_fence(replica).close() == 2
+    assert await a_fence(replica).close(DECIDER) == 2
 
 
 async def test_what_the_former_leader_wrote_is_observed_before_the_first_decision(
@@ -209,12 +210,12 @@ async def test_what_the_former_leader_wrote_is_observed_before_the_first_decisio
     taken = a_claim("taken", status=given(a_pod_asking("early", 10_000)))
     stored = VGPUClaim.read(replica.api.put(VGPU_CLAIMS, taken.to_wire()))
     watch.news.append(lambda: replica.engine.observe(ClaimObserved(stored)))
-    assert await a_fence(replica, watch, other).close() == 2
+    assert await a_fence(replica, watch, other).close(DECIDER) == 2
     assert watch.asked == [int(stands(replica, "empty").metadata.resource_version)]
     assert (watch.lists, other.lists) == (0, 0)
     assert use_of(replica.ledger, "GPU-0").slots == 1
     decided = stands(replica, "taken")
-    assert decided.status.decider == "operator-1_5eed"
+    assert decided.status.decider == DECIDER
 
 
 async def test_what_the_former_leader_bound_is_observed_before_claims_are_touched(
@@ -226,7 +227,7 @@ async def test_what_the_former_leader_bound_is_observed_before_claims_are_touche
     bound = a_pod("pod-1", node="node-1", resource_version=9, containers=pod.spec.containers)
     pods = Watch()
     pods.news.append(lambda: replica.engine.observe(PodObserved(bound)))
-    assert await a_fence(replica, pods=pods).close() == 1
+    assert await a_fence(replica, pods=pods).close(DECIDER) == 1
     assert stands(replica, "its") == before
     assert replica.cache.pod(pod.metadata.uid).pod.spec.node_name == "node-1"
 
@@ -243,7 +244,7 @@ async def test_where_the_watch_of_pods_is_behind_they_are_listed_anew(
         replica.api.before = lambda verb, name: (
             failing if (verb, name) == ("list", "pods") else None
         )
-    assert await a_fence(replica, other=other, pods=pods).close() == 1
+    assert await a_fence(replica, other=other, pods=pods).close(DECIDER) == 1
     assert (pods.lists, other.lists) == (1, 0)
 
 
@@ -254,14 +255,14 @@ async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Repl
     watch.is_behind = True
     taken = VGPUClaim.read(replica.api.put(VGPU_CLAIMS, a_claim("taken", status=given()).to_wire()))
     watch.news.append(lambda: replica.engine.observe(ClaimObserved(taken)))
-    assert await a_fence(replica, watch, other).close() == 2
+    assert await a_fence(replica, watch, other).close(DECIDER) == 2
     assert (watch.lists, other.lists) == (1, 1)
     assert use_of(replica.ledger, "GPU-0").slots == 1
 
 
 async def test_where_no_claim_is_known_they_are_listed(replica: Replica) -> None:
     watch = Watch()
-    assert await a_fence(replica, watch).close() == 0
+    assert await a_fence(replica, watch).close(DECIDER) == 0
     assert watch.lists == 1
 
 
@@ -269,12 +270,12 @@ async def test_a_touch_is_repeated_until_it_is_certain(replica: Replica) -> None
     replica.claim(a_claim("empty"))
     errors = [Unreachable("no time left to write"), Unknown("no answer")]
     replica.api.before = lambda verb, name: errors.pop() if errors and "patch" in verb else None
-    await a_fence(replica).close()
-    assert stands(replica, "empty").status.decider == "operator-1_5eed"
+    await a_fence(replica).close(DECIDER)
+    assert stands(replica, "empty").status.decider == DECIDER
     assert errors == []
 
 
 async def test_a_claim_that_is_gone_needs_no_touch(replica: Replica) -> None:
     replica.claim(a_claim("empty"))
     replica.api.vanish(VGPU_CLAIMS, "empty", namespace="default")
-    await a_fence(replica).close()
+    await a_fence(replica).close(DECIDER)

@@ -121,10 +121,9 @@ async def test_the_touch_of_a_new_leader_leaves_fields_that_are_not_known(
         pods=Follows(),
         others=[],
         engine=replica.engine,
-        decider="operator-1_5eed",
     )
     before = copy.deepcopy(replica.api.claim("open")["status"])
-    assert await fence.close() == 1
+    assert await fence.close("operator-1_5eed") == 1
     assert replica.api.claim("open")["status"] == {**before, "decider": "operator-1_5eed"}
 
 

@@ -115,7 +115,8 @@ async def test_a_claim_lives_for_its_ttl_under_a_successor_with_another_clock(
 async def test_the_operators_clocks_show_the_api_servers_time(wrong_s: float) -> None:
     """The engine's decisions, its timestamps and the certificates use that time."""
     connection = Connection("http://server", None, None, None, FixedCredentials())
-    operator = Operator(Api(Transport(Mock(), connection)), parse(ARGUMENTS, {}))
+    api = Api(Transport(Mock(), connection))
+    operator = Operator(api, api, parse(ARGUMENTS, {}))
     server = time.time() - wrong_s
     connection.time.observe(formatdate(server, usegmt=True), sent=time.monotonic())
 

@@ -11,7 +11,6 @@ import pytest
 
 from vgpu_client.lease import LeaseLost
 from vgpu_operator.engine.leader.leadership import Leadership
-from vgpu_operator.errors import LeadershipLost
 
 
 class Election:
@@ -22,6 +21,7 @@ class Election:
         self.won = asyncio.Event()
         self.lost = asyncio.Event()
         self.remaining_s = 10.0
+        self.identity = "operator-0_5eed"
 
     def is_leading(self, *, margin_s: float = 0.0) -> bool:
         return self.won.is_set() and self.remaining_s > margin_s
@@ -32,6 +32,9 @@ class Election:
 
     async def keep(self) -> None:
         await self.lost.wait()
+        self.won.clear()
+        self.lost.clear()
+        self.identity += "."
         raise LeaseLost("held by another")
 
     async def release(self) -> None:
@@ -57,10 +60,13 @@ class Candidate:
         self.fence_may_close = asyncio.Event()
         self.fence_may_close.set()
         self.begun = asyncio.Event()
+        self.has_outcomes = asyncio.Event()
+        self.has_outcomes.set()
         self.leadership = Leadership(self.election, [self.informer], self)
 
-    async def close_fence(self) -> int:
+    async def close_fence(self, decider: str) -> int:
         self.story.append("fencing")
+        self.decider = decider
         await self.fence_may_close.wait()
         self.story.append("fenced")
         return 0
@@ -71,6 +77,16 @@ class Candidate:
     async def publish(self) -> None:
         self.story.append("published")
         self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.begun.clear()
+            self.story.append("withdrawn")
+
+    async def follow(self) -> None:
+        self.story.append("ending")
+        await self.has_outcomes.wait()
+        self.story.append("following")
 
 
 @asynccontextmanager
@@ -133,7 +149,7 @@ async def test_a_leader_whose_lease_is_about_to_end_does_not_lead() -> None:
 
 
 @pytest.mark.parametrize("when", ["leading", "fencing"])
-async def test_losing_the_lease_ends_it(when: str) -> None:
+async def test_a_leader_that_loses_the_lease_follows_and_may_be_elected_again(when: str) -> None:
     candidate = Candidate()
     candidate.informer.synced.set()
     candidate.election.won.set()
@@ -141,13 +157,52 @@ async def test_losing_the_lease_ends_it(when: str) -> None:
         candidate.fence_may_close.clear()
     async with running(candidate) as task:
         await turns()
+        first = candidate.decider
         candidate.election.lost.set()
-        with pytest.raises(LeadershipLost, match="held by another"):
+        await turns()
+        assert not candidate.leadership.leads()
+        assert ("begun" in candidate.story) is (when == "leading")
+        assert ("withdrawn" in candidate.story) is (when == "leading")
+        assert candidate.story[-2:] == ["ending", "following"]
+        assert not task.done()
+        candidate.fence_may_close.set()
+        candidate.story.clear()
+        candidate.election.won.set()
+        await candidate.begun.wait()
+        assert candidate.story == ["elected", "fencing", "fenced", "begun", "published"]
+        assert candidate.decider != first
+
+
+async def test_a_former_leader_stands_for_election_only_when_its_writes_have_outcomes() -> None:
+    candidate = Candidate()
+    candidate.informer.synced.set()
+    candidate.election.won.set()
+    candidate.has_outcomes.clear()
+    async with running(candidate):
+        await candidate.begun.wait()
+        candidate.election.lost.set()
+        await turns()
+        candidate.election.won.set()
+        await turns()
+        assert candidate.story[-1] == "ending"
+        candidate.has_outcomes.set()
+        await candidate.begun.wait()
+        assert candidate.leadership.leads()
+
+
+async def test_a_part_that_fails_while_leading_ends_the_replica() -> None:
+    candidate = Candidate()
+    candidate.informer.synced.set()
+    candidate.election.won.set()
+
+    async def fails() -> None:
+        raise RuntimeError("broken")
+
+    candidate.publish = fails  # type: ignore[method-assign]
+    async with running(candidate) as task:
+        with pytest.raises(RuntimeError, match="broken"):
             await task
         assert not candidate.leadership.leads()
-        candidate.fence_may_close.set()
-        await turns()
-        assert ("begun" in candidate.story) is (when == "leading")
 
 
 async def test_a_leader_that_resigns_decides_nothing_and_gives_the_lease_up_last() -> None:

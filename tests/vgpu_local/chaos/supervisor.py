@@ -19,7 +19,6 @@ from vgpu_local.daemon import Daemon, DaemonDied
 _LOOK_S = 0.1
 _AGAIN_S = 0.3
 _ENDS_WITHIN_S = 30.0
-_LEASE_LOST = ("LeadershipLost", "LeaseLost")
 _NO_ROOM = (os.strerror(errno.ENOSPC),)
 # The latter where the program had just begun and did not listen to signals yet.
 _IN_ORDER = (" ended with 0:", f" ended with {-signal.SIGTERM}:")
@@ -117,7 +116,7 @@ class Supervisor:
             except DaemonDied as error:
                 was_asked = self._asked.pop(name, None) is not None
                 in_order = was_asked and any(word in str(error) for word in _IN_ORDER)
-                allowed = _LEASE_LOST + (_NO_ROOM if name in self._without_room else ())
+                allowed = _NO_ROOM if name in self._without_room else ()
                 if not in_order and not any(word in daemon.said() for word in allowed):
                     self.findings.append(str(error))
                 self._due[name] = now + away_s

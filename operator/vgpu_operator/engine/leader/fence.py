@@ -114,8 +114,6 @@ class Fence:
         pods: The informer of pods.
         others: The informers of all other kinds.
         engine: Receives every version that the fence reads.
-        decider: The value that a touch writes. It must be unique to the process; otherwise a touch
-            might change nothing.
         resource_claims: The informer of ResourceClaims, in mode Claims.
     """
 
@@ -127,27 +125,31 @@ class Fence:
     pods: AwaitedInformer
     others: Sequence[AwaitedInformer]
     engine: Observer
-    decider: str
     resource_claims: AwaitedInformer | None = None
 
-    async def close(self) -> int:
-        """Wait until no write of a predecessor can land. Return the number of touched claims."""
+    async def close(self, decider: str) -> int:
+        """Wait until no write of a predecessor can land. Return the number of touched claims.
+
+        Args:
+            decider: The value that a touch writes. It must be unique to this term; otherwise a
+                touch might change nothing.
+        """
         marker, *_ = await asyncio.gather(
-            self._catch_up(),
+            self._catch_up(decider),
             self._catch_up_with(PODS, self.pods),
             self._catch_up_with(RESOURCE_CLAIMS, self.resource_claims),
         )
         self.engine.observe_all()
-        await self._touch_resource_claims()
+        await self._touch_resource_claims(decider)
         open_claims = [
             claim
             for claim in self.cache.claims()
             if claim.metadata.uid != marker and self._is_open(claim)
         ]
-        await asyncio.gather(*(self._touch(claim) for claim in open_claims))
+        await asyncio.gather(*(self._touch(claim, decider) for claim in open_claims))
         return len(open_claims) + bool(marker)
 
-    async def _catch_up(self) -> str:
+    async def _catch_up(self, decider: str) -> str:
         """Wait until the cache has every version of a claim that was written until now.
 
         Returns:
@@ -156,7 +158,7 @@ class Fence:
         known = list(self.cache.claims())
         marker = next((claim for claim in known if self._is_open(claim)), next(iter(known), None))
         if marker is not None:
-            outcome = await self.writer.submit(self._touching(marker))
+            outcome = await self.writer.submit(_touching(marker, decider))
             if isinstance(outcome, Written):
                 touched = VGPUClaim.read(outcome.obj)
                 self.engine.observe(ClaimObserved(touched))
@@ -179,7 +181,7 @@ class Fence:
             logger.warning("the version of %s is not known: %s", resource.plural, error)
         await informer.relist()
 
-    async def _touch_resource_claims(self) -> None:
+    async def _touch_resource_claims(self, decider: str) -> None:
         """Make late allocations of ResourceClaims fail, which test their versions, too.
 
         One that has not been created yet needs no touch: the predecessor would have to get the
@@ -187,15 +189,15 @@ class Fence:
         """
         await asyncio.gather(
             *(
-                self._touch_resource_claim(each)
+                self._touch_resource_claim(each, decider)
                 for each in self.cache.resource_claims
                 if each.status.allocation is None
             )
         )
 
-    async def _touch_resource_claim(self, seen: ResourceClaim) -> None:
+    async def _touch_resource_claim(self, seen: ResourceClaim, decider: str) -> None:
         metadata = seen.metadata
-        marks = {"annotations": {ANNOTATION_DECIDER: self.decider}}
+        marks = {"annotations": {ANNOTATION_DECIDER: decider}}
         touching = Write(
             Target(RESOURCE_CLAIMS, metadata.namespace, metadata.name),
             (Merge({"metadata": {"uid": metadata.uid, **marks}}),),
@@ -231,11 +233,11 @@ class Fence:
         pod = None if reserved is None else self.cache.pod(reserved.pod_uid)
         return may_be_decided(claim, "" if pod is None else pod.pod.spec.node_name or "")
 
-    async def _touch(self, seen: VGPUClaim) -> None:
+    async def _touch(self, seen: VGPUClaim, decider: str) -> None:
         claim: VGPUClaim | None = seen
         wait_s = _FIRST_WAIT_S
         while claim is not None and self._is_open(claim):
-            match await self.writer.submit(self._touching(claim)):
+            match await self.writer.submit(_touching(claim, decider)):
                 case Written(obj):
                     self.engine.observe(ClaimObserved(VGPUClaim.read(obj)))
                     return
@@ -272,12 +274,13 @@ class Fence:
             self.engine.observe(ClaimObserved(now))
             return now
 
-    def _touching(self, claim: VGPUClaim) -> Write:
-        status = claim.status.model_copy(update={"decider": self.decider})
-        metadata = claim.metadata
-        operations = status_patch(claim.status, status)
-        return Write(
-            Target(VGPU_CLAIMS, metadata.namespace, metadata.name),
-            (Patch(operations, subresource="status"),),
-            metadata.resource_version,
-        )
+
+def _touching(claim: VGPUClaim, decider: str) -> Write:
+    status = claim.status.model_copy(update={"decider": decider})
+    metadata = claim.metadata
+    operations = status_patch(claim.status, status)
+    return Write(
+        Target(VGPU_CLAIMS, metadata.namespace, metadata.name),
+        (Patch(operations, subresource="status"),),
+        metadata.resource_version,
+    )

@@ -1,8 +1,10 @@
 """Becoming the leader: first the Lease, then the fence, and only then decisions.
 
 A candidate keeps its cache warm, so a takeover costs one touch of each claim that may still be
-decided, and nothing is listed twice (docs/design/leader-and-fence.md). Losing the Lease ends the
-process, because that is the only sure way to stop everything a leader does.
+decided, and nothing is listed twice (docs/design/leader-and-fence.md). A leader that loses the
+Lease becomes a candidate again: it ends what only a leader does, waits until its last write has an
+outcome, and drops its decisions. From then on it is a standby like any other, and stands for
+election under a new name, so the fence that it closes is one against its own former writes, too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from vgpu_client.lease import Elector, LeaseLost
-from vgpu_operator.errors import LeadershipLost
 from vgpu_operator.metrics import LEADER
 
 logger = logging.getLogger(__name__)
@@ -32,8 +33,11 @@ class FollowedInformer(Protocol):
 class Replica(Protocol):
     """The part of the replica that leads after its election."""
 
-    async def close_fence(self) -> int:
+    async def close_fence(self, decider: str) -> int:
         """Observe everything that a predecessor wrote, and make its late writes fail.
+
+        Args:
+            decider: The name under which this replica was elected.
 
         Returns:
             The number of claims that were touched for this.
@@ -44,6 +48,9 @@ class Replica(Protocol):
 
     async def publish(self) -> None:
         """Announce this replica as the leader for as long as it leads."""
+
+    async def follow(self) -> None:
+        """Wait until every write has an outcome, and drop all decisions."""
 
 
 class Leadership:
@@ -78,14 +85,17 @@ class Leadership:
         await self._elector.release()
 
     async def run(self) -> NoReturn:
-        """Stand for election, and lead once elected.
-
-        Raises:
-            LeadershipLost: The Lease was lost, so another replica may decide now.
-        """
+        """Stand for election, lead once elected, and follow again when the Lease is lost."""
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
-        logger.info("everything seen; waiting for the lease")
-        await self._elector.acquire()
+        while True:
+            logger.info("everything seen; waiting for the lease")
+            await self._elector.acquire()
+            lost = await self._lead_until_lost()
+            logger.warning("not leading any more: %s; following", lost)
+            await self._replica.follow()
+
+    async def _lead_until_lost(self) -> LeaseLost:
+        """Lead, and return why the Lease was lost; everything that only a leader does has ended."""
         renewing = asyncio.create_task(self._elector.keep())
         leading = asyncio.create_task(self._lead())
         try:
@@ -95,7 +105,7 @@ class Leadership:
                     ended.result()  # raises an error, because both tasks run until they fail
             raise AssertionError("a leader ends by an error or is cancelled")
         except LeaseLost as error:
-            raise LeadershipLost(str(error)) from error
+            return error
         finally:
             self.resign()
             for task in (renewing, leading):
@@ -104,7 +114,7 @@ class Leadership:
 
     async def _lead(self) -> NoReturn:
         await asyncio.gather(*(informer.follows.wait() for informer in self._informers))
-        touched = await self._replica.close_fence()
+        touched = await self._replica.close_fence(self._elector.identity)
         logger.info("leading; %d undecided claims were touched first", touched)
         self._decides = True
         LEADER.set(1)
