@@ -127,7 +127,7 @@ def configuration() -> str:
         refused with its path.
 
         A changed document takes effect within a minute: the kubelet mounts it, and every process
-        reads it again ([leader and fence](../design/leader-and-fence.md#a-changed-configuration)).
+        reads it again ([rollouts](../design/rollouts.md#a-changed-configuration)).
         The operator that leads goes on by the former one for two minutes more, until its standbys
         have begun anew. A document that cannot be used changes nothing and is logged. The operator
         and the webhooks do not start with one, so a rollout stops there; an agent starts with the
