@@ -515,7 +515,7 @@ def _resource_claims(seen: Snapshot) -> Iterator[CheckResult]:
     """In mode Claims, check what the operator and the agents need for ResourceClaims."""
     if seen.config.scheduling.mode != "Claims":
         return
-    remedy = "apply manifests/overlays/claims, with components/resource-claims"
+    remedy = "apply manifests/overlays/claims"
     number = _numbers(seen.version)
     if number and number < _LEAST_SERVER_FOR_CLAIMS:
         yield _error(
