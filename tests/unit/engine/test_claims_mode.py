@@ -11,13 +11,20 @@ from builders import CLAIMS, ROOM, a_device, a_node, a_pod, use_of
 from memory_api import MemoryApi
 from replica import Replica
 from vgpu_api import dra
+from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceClaim
-from vgpu_api.names import ANNOTATION_CLAIM, FINALIZER_IN_USE
+from vgpu_api.names import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_GROUP,
+    ANNOTATION_GROUP_MIN,
+    FINALIZER_IN_USE,
+)
 from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import Forbidden, Unknown
 from vgpu_operator.admission.rules import mutate_pod
 from vgpu_operator.admission.rules.json_patch import applied
+from vgpu_operator.engine import events
 from vgpu_operator.engine.scheduling.gate import STUCK_S
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, Phase
 
@@ -508,3 +515,53 @@ async def test_claims_of_other_classes_are_none_of_ours(monkeypatch: pytest.Monk
     await world.settle()
     assert told == []
     assert list(world.cache.resource_claims) == []
+
+
+WHOLE = {"nvidia.com/gpu": 1}
+
+
+def of_gang(world: Replica, name: str, least: int, **fields: Any) -> Pod:
+    words = {ANNOTATION_GROUP: "gang", ANNOTATION_GROUP_MIN: str(least)}
+    raw = a_pod(name, annotations=words, **fields).to_wire()
+    raw["spec"]["containers"] = [{"name": "main", "resources": {"limits": dict(WHOLE)}}]
+    token = f"{int(name[-1]):012x}"
+    return seen(world, applied(raw, mutate_pod(raw, CLAIMS, None, token=token)))
+
+
+async def test_the_pods_of_a_gang_are_handed_over_together() -> None:
+    world = replica("node-1", "node-2")
+    first = of_gang(world, "gang-1", 2)
+    await world.settle()
+    assert stored(world, first) is None
+    second = of_gang(world, "gang-2", 2)
+    await world.settle()
+    assert {node_of(world, first), node_of(world, second)} == {"node-1", "node-2"}
+
+
+async def test_a_gang_without_room_holds_nothing_and_a_pod_beside_it_is_handed_over() -> None:
+    world = replica("node-1", "node-2")
+    gang = [of_gang(world, f"gang-{number}", 3) for number in range(3)]
+    await world.settle()
+    lone = admitted(world)
+    await world.settle()
+    assert [stored(world, pod) for pod in gang] == [None] * 3
+    assert node_of(world, lone)
+
+
+async def test_a_more_important_pod_takes_the_devices_of_one_that_runs() -> None:
+    scheduling = {"mode": "Claims", "preemption": {"enabled": True}}
+    config = ClusterConfig.model_validate({"scheduling": scheduling})
+    world = Replica(config=config)
+    world.news.node_changed(a_node("node-1", allocatable=ROOM))
+    world.news.device_changed(a_device(uuid="GPU-0", node="node-1", memory_mib=8192))
+    world.engine.observe(events.BudgetsListed())
+    small = admitted(world, priority=0)
+    await world.settle()
+    bind(world, small)
+    await world.settle()
+    large = admitted(world, "large", token="c" * 12, priority=1000)
+    await world.settle()
+    world.time += 1.0
+    await world.settle()
+    assert ("evict", "pod-1") in world.api.log
+    assert stored(world, large) is None, "not before the devices are free"
