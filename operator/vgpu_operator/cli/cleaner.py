@@ -17,6 +17,7 @@ _DEFAULTS = {
     "--state-dir": "/var/lib/vgpu",
     "--cdi-dir": "/var/run/cdi",
     "--device-plugins-dir": "/var/lib/kubelet/device-plugins",
+    "--kubelet-dir": "/var/lib/kubelet",
 }
 """The defaults of the agent's options (`vgpu_nodeagent.config`)."""
 _STATE_PARENT = "/host-state"
@@ -42,13 +43,16 @@ def cleaner_of(agents: Object) -> Object:
         for option, default in _DEFAULTS.items()
     }
     parent, name = posixpath.split(folders["--state-dir"])
-    sockets = folders["--device-plugins-dir"]
+    sockets, kubelet = folders["--device-plugins-dir"], folders["--kubelet-dir"]
+    drivers = [posixpath.join(kubelet, name) for name in ("plugins", "plugins_registry")]
     # Mount the parent folder, because a mount point cannot be removed from inside the mount. Use a
     # separate path, because a mount below a Bidirectional mount would appear on the host, too.
     hosts = {
         "state": (parent, _STATE_PARENT, {"mountPropagation": "Bidirectional"}),
         "cdi": (folders["--cdi-dir"], folders["--cdi-dir"], {}),
         "device-plugins": (sockets, sockets, {}),
+        "plugins": (drivers[0], drivers[0], {}),
+        "plugins-registry": (drivers[1], drivers[1], {}),
     }
     container = _kept(agent, _OF_CONTAINER)
     arguments = {**folders, "--state-dir": posixpath.join(_STATE_PARENT, name)}

@@ -31,7 +31,7 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_local.programs import ROOT
-from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, STATE_DIR
+from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, KUBELET_DIR, STATE_DIR
 from vgpu_operator.cli.cleaner import cleaner_of
 from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, Uninstall
@@ -270,7 +270,7 @@ async def test_it_may_be_run_again_and_after_a_plain_delete() -> None:
 def test_the_cleaner_goes_where_the_agents_went_and_may_remove_the_state_folder() -> None:
     agents = copy.deepcopy(DAEMON_SET)
     container = agents["spec"]["template"]["spec"]["containers"][0]
-    container["args"] = ["--state-dir", "/data/vgpu", "--cdi-dir=/etc/cdi"]
+    container["args"] = ["--state-dir", "/data/vgpu", "--cdi-dir=/etc/cdi", "--kubelet-dir=/k"]
     made = cleaner_of(agents)
     spec = made["spec"]["template"]["spec"]
     (clean,) = spec["initContainers"]
@@ -281,6 +281,9 @@ def test_the_cleaner_goes_where_the_agents_went_and_may_remove_the_state_folder(
     assert f"--state-dir={mounts['state']}/vgpu" in clean["args"]
     assert f"--cdi-dir={mounts['cdi']}" in clean["args"]
     assert paths["cdi"] == "/etc/cdi"
+    assert "--kubelet-dir=/k" in clean["args"]
+    assert paths["plugins"] == mounts["plugins"] == "/k/plugins"
+    assert paths["plugins-registry"] == mounts["plugins-registry"] == "/k/plugins_registry"
     for key in ("tolerations", "nodeSelector", "affinity", "serviceAccountName"):
         assert spec[key] == agents["spec"]["template"]["spec"][key]
     assert made["metadata"]["name"] != agents["metadata"]["name"]
@@ -303,6 +306,7 @@ def test_the_folders_of_the_cleaner_are_the_agents_own() -> None:
     (clean,) = cleaner_of(DAEMON_SET)["spec"]["template"]["spec"]["initContainers"]
     assert f"--cdi-dir={CDI_DIR}" in clean["args"]
     assert f"--device-plugins-dir={DEVICE_PLUGINS_DIR}" in clean["args"]
+    assert f"--kubelet-dir={KUBELET_DIR}" in clean["args"]
     assert clean["args"][0].endswith(f"/{STATE_DIR.name}")
 
 
