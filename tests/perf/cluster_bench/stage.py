@@ -138,8 +138,6 @@ class Stage(Started):
         apply(self._plane, ROOT / "crds")
         self._loop.run(kinds_are_served(self._api))
         self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
-        if load.agents:
-            self._loop.run(make_agent_pods(self._api, self._plane.etcd_socket, self._node_uids))
         began = time.monotonic()
         with InstalledCluster(
             [],
@@ -153,6 +151,10 @@ class Stage(Started):
             try:
                 settle(self._plane.pids() | cluster.pids())
                 start["quiet_after_s"] = round(time.monotonic() - began, 1)
+                if load.agents:
+                    making = make_agent_pods(self._api, self._plane.etcd_socket, self._node_uids)
+                    self._loop.run(making)
+                    settle(self._plane.pids() | cluster.pids())  # the operator marks each of them
                 with self._child("agent") as agent:
                     self._measure_ours(load, found, cluster, agent.pid)
             except Exception:
