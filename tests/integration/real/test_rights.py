@@ -65,10 +65,9 @@ def granted(cluster: InstalledCluster) -> set[Right]:
     for account in (OPERATOR, WEBHOOK, WEB, AGENT):
         role = cluster.run(cluster.api.get(CLUSTER_ROLES, account[1]))
         rights |= set(_rights(role, user(account), ""))
-    own = [(account, account[0]) for account in (OPERATOR, WEBHOOK, SCHEDULER, AGENT)]
-    for account, namespace in (*own, (OPERATOR, AGENT[0]), (WEB, AGENT[0])):
-        role = cluster.run(cluster.api.get(ROLES, account[1], namespace=namespace))
-        rights |= set(_rights(role, user(account), namespace))
+    for account in (OPERATOR, WEBHOOK, SCHEDULER):
+        role = cluster.run(cluster.api.get(ROLES, account[1], namespace=account[0]))
+        rights |= set(_rights(role, user(account), account[0]))
     return rights
 
 
