@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+
+import yaml
 
 from vgpu_api.names import pod_claim_name
 from vgpu_api.quantity import MIB
@@ -15,7 +18,10 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import NotFound
 from vgpu_client.transport import Object
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.programs import PROBE
+from vgpu_local.kubectl import Kubectl
+from vgpu_local.programs import PROBE, ROOT
+
+_RIGHTS = ROOT / "manifests" / "base" / "operator" / "rights.yaml"
 
 
 def a_container(
@@ -157,3 +163,17 @@ def until(cluster: LocalCluster, holds: Callable[[], object], limit: float = 30.
         cluster.check()
         assert time.monotonic() < deadline, "not within the time limit"
         time.sleep(0.05)
+
+
+def grant_the_operators_account(cluster: LocalCluster) -> None:
+    """Grant what the operator's role lets it write; in these tests it runs as another user.
+
+    The stand-in checks no permissions and has no roles.
+    """
+    if os.environ.get("VGPU_TEST_CLUSTER") != "real":
+        return
+    rights = [r for r in yaml.safe_load_all(_RIGHTS.read_text()) if r["kind"].startswith("Cluster")]
+    done = Kubectl.find(cluster.kubeconfig).run(
+        *("apply", "-f", "-"), stdin=yaml.safe_dump_all(rights)
+    )
+    assert done.returncode == 0, done.stderr

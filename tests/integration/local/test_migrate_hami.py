@@ -25,6 +25,7 @@ from vgpu_local.steps import (
     claim_name,
     create,
     delete_pod,
+    grant_the_operators_account,
     running,
     until,
 )
@@ -63,6 +64,7 @@ def beside(
     with whole_cluster([node], options=options) as cluster:
         hami = BesideHami(cluster, node, CONFIG)
         hami.install()
+        grant_the_operators_account(cluster)
         thread = threading.Thread(target=hami.run_forever, daemon=True)
         thread.start()
         try:

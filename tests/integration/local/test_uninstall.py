@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import yaml
 
 from vgpu_api.names import HAMI_NODE_REGISTER
 from vgpu_api.resources import (
@@ -21,14 +19,20 @@ from vgpu_api.resources import (
     VGPU_CLAIMS,
 )
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
-from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running
+from vgpu_local.steps import (
+    a_container,
+    a_pod,
+    claim_name,
+    create,
+    delete_pod,
+    grant_the_operators_account,
+    running,
+)
 
 pytestmark = pytest.mark.timeout(240)
 
-RIGHTS = Path(__file__).parents[3] / "manifests" / "base" / "operator" / "rights.yaml"
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
 
 
@@ -55,20 +59,6 @@ def label_what_is_installed(cluster: LocalCluster) -> None:
 def a_user(cluster: LocalCluster) -> str:
     create(cluster, a_pod("user", a_container(limits=LIMITS)))
     return claim_name(running(cluster, "user"))
-
-
-def grant_the_operators_account(cluster: LocalCluster) -> None:
-    """Grant what the operator's role lets it write; in these tests it runs as another user.
-
-    The stand-in checks no permissions and has no roles.
-    """
-    if os.environ.get("VGPU_TEST_CLUSTER") != "real":
-        return
-    rights = [r for r in yaml.safe_load_all(RIGHTS.read_text()) if r["kind"].startswith("Cluster")]
-    done = Kubectl.find(cluster.kubeconfig).run(
-        *("apply", "-f", "-"), stdin=yaml.safe_dump_all(rights)
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_of_ours_is_left(whole_cluster: Callable[..., LocalCluster]) -> None:
