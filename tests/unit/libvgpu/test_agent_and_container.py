@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 if TYPE_CHECKING:
     from conftest import Stage
 
