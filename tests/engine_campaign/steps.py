@@ -80,7 +80,7 @@ def fill_all_devices(world: World, rng: Random) -> None:
 def create_group(world: World, rng: Random) -> None:
     """Create a PodGroup and its pods; all that request a device request the same."""
     name = rng.choice(GROUPS)
-    if not world.has_groups or world.pods_of(name):
+    if world.pods_of(name):
         return
     size = rng.randint(2, 4)
     least = None if rng.random() < 0.1 else rng.randint(2, size)

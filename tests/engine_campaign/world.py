@@ -220,11 +220,6 @@ class World:
         pod["metadata"]["creationTimestamp"] = self.server.stamp()
         self.server.put(PODS, pod)
 
-    @property
-    def has_groups(self) -> bool:
-        """Return True if groups of pods are played: in mode Extender."""
-        return self.config.scheduling.mode == "Extender"
-
     def pods_of(self, group: str) -> list[str]:
         """Return the names of the pods of a group."""
         pods = self.server.all(PODS)
