@@ -180,6 +180,7 @@ class Judge:
         self.claims.clear()
         self.needs.clear()
         self.there.clear()
+        self._budgets.clear()
         self._nodes.clear()
         self._published.clear()
         self._quotas.append((version, None))
