@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -13,6 +14,12 @@ from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.names import ANNOTATION_GROUP, ANNOTATION_GROUP_MIN, SCHEDULING_GATE
 from vgpu_api.resources import PODS
 from vgpu_client.errors import ServerError, TooManyRequests
+from vgpu_operator.engine.preemption.together import (
+    Placed,
+    choose_again,
+    holds,
+    search_together,
+)
 from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP
 
 # Groups as victims.
@@ -478,3 +485,32 @@ async def test_nobody_goes_while_nothing_says_how_many_pods_of_a_group_start() -
     town = await behind_gates(10, 20)
     gated(town, "g", 2, annotations={}, group="g")
     assert await town.evicted(60) == []
+
+
+# What changes while a plan is made.
+
+
+@pytest.mark.parametrize(("mib", "is_sound"), [(MIB // 2 - 1, True), (MIB // 2, False)])
+async def test_a_plan_is_dropped_if_its_victims_no_longer_suffice(mib: int, is_sound: bool) -> None:
+    """The first pod's place is chosen anew, and somebody else takes a part of it after that."""
+    town = Town(devices=0)
+    town.device_on(1, 2)
+    for number in (1, 2):
+        await town.runs(f"low-{number}", MIB // 2, node=f"node-{number}")
+    first, _ = town.gang_waits("g", [MIB // 2 + 1] * 2)
+    state = town.replica.state
+    placed = outcome_of(search_together(state, state.cache.pod(first.metadata.uid).group))
+    chosen = choose_again(state, placed)
+    next(chosen)
+    await town.runs("equal", mib, 1000, node=placed[0].choice.node)
+    assert holds(state, outcome_of(chosen)) == is_sound
+
+
+def outcome_of(steps: Generator[object, None, tuple[Placed, ...]]) -> tuple[Placed, ...]:
+    """Run all steps that are left, and return their outcome."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            placed: tuple[Placed, ...] = end.value
+            return placed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
 from builders import a_claim, a_request
@@ -11,6 +13,8 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_client.errors import ServerError, TooManyRequests
+from vgpu_operator.engine.effects import EvictPod
+from vgpu_operator.engine.preemption.preempt_due import preempt_due
 
 
 async def test_the_least_important_pod_that_suffices_makes_way() -> None:
@@ -410,3 +414,38 @@ async def test_a_new_leader_waits_for_what_its_predecessor_has_evicted() -> None
     town.replica.state.earmarks.remove(next(iter(town.replica.state.earmarks)).key)
     town.replica.offer(town.replica.cache.pod("uid-of-important"))
     assert await town.evicted(20) == []
+
+
+async def test_the_next_pod_goes_once_the_eviction_of_the_one_before_is_accepted() -> None:
+    town = Town()
+    for number in range(2):
+        await town.runs(f"low-{number}", MIB // 2)
+    town.waits("important", MIB)
+    evictions = town.replica.state.preemptions.times
+    for _ in range(10):
+        town.replica.time += 0.1
+        town.replica.submit()  # and no answer comes
+    assert len(evictions) == 1
+    await town.replica.settle()
+    assert len(evictions) == 2
+
+
+async def test_nobody_goes_for_a_pod_that_goes_while_its_victims_are_chosen() -> None:
+    """It may go at each step of the choice."""
+    evicted_after = None
+    for step in range(20):
+        town = Town()
+        await town.runs("low", MIB)
+        town.waits("important", MIB)
+        town.replica.time += 1.0
+        town.replica.engine.pod("")  # the state learns the time
+        steps = preempt_due(town.replica.state)
+        before = [effect for effects in islice(steps, step) for effect in effects]
+        if any(isinstance(effect, EvictPod) for effect in before):
+            evicted_after = step
+            break
+        town.replica.news.pod_gone("uid-of-important")
+        assert [effect for effects in steps for effect in effects] == [], step
+        assert town.replica.state.preemptions.open == {}
+    assert evicted_after is not None
+    assert evicted_after > 2

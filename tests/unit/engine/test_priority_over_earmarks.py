@@ -135,6 +135,24 @@ async def test_a_preemption_goes_on_beside_a_more_important_pod_that_leaves_enou
         assert town.results() == results
 
 
+async def test_an_immediate_claim_that_is_being_taken_back_counts_as_free() -> None:
+    """A more important pod takes 6,000 MiB before the claim of 8,192 has been written."""
+    for mib, results in ((10_384, {}), (10_385, {"overtaken": 1})):
+        town = Town()
+        request = a_request(memory="8Gi")
+        town.replica.claim(a_claim("kept", requests=[request], binding_mode="Immediate"))
+        await town.replica.settle()
+        town.waits("waits", mib, 100)
+        town.replica.time += 1.0
+        town.replica.submit()
+        assert len(town.replica.state.preemptions.open) == 1
+        important = town.replica.pod("important", limits=limits(6000), priority=1000)
+        assert isinstance(town.replica.offer(important), Reservation)
+        town.replica.submit()
+        assert town.results() == results
+        await town.replica.settle()
+
+
 async def test_a_more_important_preemption_takes_over_the_devices_of_another() -> None:
     town = Town()
     await town.runs("low", MIB // 2)
@@ -145,6 +163,19 @@ async def test_a_more_important_preemption_takes_over_the_devices_of_another() -
     assert await town.evicted() == ["middle"]
     assert town.results() == {"overtaken": 1}
     assert [each.pod_uid for each in town.replica.state.earmarks] == ["uid-of-important"]
+
+
+async def test_a_pod_that_starves_does_not_get_the_devices_that_others_were_evicted_for() -> None:
+    town = Town()
+    await town.runs("equal", MIB // 2, 1000)
+    low = await town.runs("low", MIB // 2)
+    town.waits("starves", MIB, 1000)
+    assert await town.evicted(AFTER_S - 5) == []
+    town.waits("waits", MIB // 2, 100)
+    assert await town.evicted(10) == ["low"]
+    assert kept(town.replica) == ["waits"]
+    await town.ends(low)
+    assert town.replica.cache.pod("uid-of-waits").pod.is_bound
 
 
 async def test_a_gang_is_overtaken_as_a_whole() -> None:
