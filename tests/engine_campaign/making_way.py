@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
 
+from .gangs import group_of
+
 if TYPE_CHECKING:
     from .judge import Judge
 
@@ -220,7 +222,10 @@ class MakingWay:
         room = self._room_for(preemptor, self.weaker_than(preemptor), with_immediate=True)
         if node not in room and not (room and self.judge.gangs.is_gang(victim)):
             self._broken("in vain", victim, preemptor, f"nobody's end helps on {node}")
-        if not self._rivals(preemptor):
+        goes_with_others = self.judge.gangs.is_gang(victim) and any(
+            group_of(self.judge.pods[uid]) == group_of(victim) for uid in account.victims
+        )
+        if not goes_with_others and not self._rivals(preemptor):
             going = {uid for uid, since in self._ending.items() if self._is_known(since)}
             if there := self._room_for(preemptor, going | account.victims.keys()):
                 self._broken("needless", victim, preemptor, f"it fits on {sorted(there)} anyway")
