@@ -43,6 +43,7 @@ def extender_config(place: Front, trust: ssl.SSLContext, settings: ClusterConfig
     """Return the extender of our KubeSchedulerConfiguration, for the stand-in scheduler."""
     return ExtenderConfig(
         url=place.extender_url,
+        preempt_verb="preempt",
         managed=settings.managed_resources(),
         tls=trust,
         timeout_s=10.0,

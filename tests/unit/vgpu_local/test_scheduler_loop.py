@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from vgpu_api.resources import EVENTS, NODES, PODS
+from builders import a_pod_group
+from vgpu_api.resources import EVENTS, NODES, POD_GROUPS, PODS
 from vgpu_client.api import Api
 from vgpu_local.kubelet.node import NodeShape, register_node, write_node_status
 from vgpu_local.scheduler.extender import ExtenderConfig
@@ -28,6 +29,9 @@ class FakeExtender:
         bound: (pod, node) of each bind call.
         refusals: node → reason for `FailedNodes`.
         bind_error: what bind answers with, while set.
+        proposed: the victims of each preempt call, by node.
+        adds: node → UIDs of pods that preempt adds to the victims; nodes without an entry are left
+            out of its answer.
     """
 
     def __init__(self, api: Api) -> None:
@@ -35,11 +39,14 @@ class FakeExtender:
         self.bound: list[tuple[str, str]] = []
         self.refusals: dict[str, str] = {}
         self.bind_error = ""
+        self.proposed: list[dict[str, list[str]]] = []
+        self.adds: dict[str, list[str]] = {}
         self._api = api
         self._called = asyncio.Condition()
         app = web.Application()
         app.router.add_post("/filter", self._filter)
         app.router.add_post("/bind", self._bind)
+        app.router.add_post("/preempt", self._preempt)
         self.server = TestServer(app)
 
     async def calls(self, count: int) -> None:
@@ -72,6 +79,15 @@ class FakeExtender:
         )
         return web.json_response({})
 
+    async def _preempt(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        by_node = asked["NodeNameToMetaVictims"]
+        proposed = {n: [each["UID"] for each in by_node[n]["Pods"]] for n in by_node}
+        self.proposed.append(proposed)
+        kept = {n: [*proposed[n], *more] for n, more in self.adds.items()}
+        victims = {n: {"Pods": [{"UID": uid} for uid in uids]} for n, uids in kept.items()}
+        return web.json_response({"NodeNameToMetaVictims": victims})
+
 
 @pytest.fixture
 async def extender(api: Api) -> AsyncIterator[FakeExtender]:
@@ -84,7 +100,10 @@ async def extender(api: Api) -> AsyncIterator[FakeExtender]:
 @pytest.fixture
 async def scheduler(api: Api, extender: FakeExtender) -> AsyncIterator[Scheduler]:
     config = ExtenderConfig(
-        str(extender.server.make_url("")), managed={SLOTS: False, MEMORY: True}, timeout_s=5
+        str(extender.server.make_url("")),
+        preempt_verb="preempt",
+        managed={SLOTS: False, MEMORY: True},
+        timeout_s=5,
     )
     scheduler = Scheduler(
         api, frozenset({"mine"}), [config], backoff=Backoff(first=0.05, last=20, between=0.05)
@@ -302,3 +321,115 @@ async def test_the_nominated_node_is_asked_first_and_alone(
         await api.merge_patch(NODES, name, {"spec": {"unschedulable": None}})
     assert await node_of(api, "p") == "n2"
     assert extender.filtered == [("p", ["n2"])]
+
+
+# Groups.
+
+
+async def create_group(api: Api, least: int) -> None:
+    group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
+    await api.create(POD_GROUPS[0], {**group, **a_pod_group("g", least=least).to_wire()})
+
+
+async def create_members(api: Api, *names: str) -> None:
+    for name in names:
+        await create_pod(api, name, {SLOTS: "1"}, schedulingGroup={"podGroupName": "g"})
+
+
+async def test_a_group_is_tried_once_it_and_enough_of_its_pods_are_there(
+    api: Api, scheduler: Scheduler, extender: FakeExtender
+) -> None:
+    await add_node(api, "n1")
+    await create_members(api, "a")
+    await why_pending(api, "a")
+    await create_group(api, 2)
+    await create_pod(api, "alone", {SLOTS: "1"})
+    await node_of(api, "alone")
+    assert [name for name, _ in extender.filtered] == ["alone"]
+    await create_members(api, "b")
+    assert [await node_of(api, name) for name in ("a", "b")] == ["n1", "n1"]
+    assert sorted(name for name, _ in extender.filtered[1:]) == ["a", "b"]
+
+
+async def test_a_group_that_does_not_fit_as_a_whole_takes_nothing_from_others(
+    api: Api, scheduler: Scheduler, extender: FakeExtender
+) -> None:
+    await add_node(api, "n1", slots=2)
+    await create_group(api, 3)
+    await create_members(api, "a", "b", "c")
+    await extender.calls(2)  # the third pod does not pass the scheduler's own filters
+    await why_pending(api, "a")
+    for name in ("one", "two"):
+        await create_pod(api, name, {SLOTS: "1"})
+        await node_of(api, name)
+    assert {name for name, _ in extender.bound} == {"one", "two"}
+
+
+async def test_pods_beyond_the_minimum_start_when_there_is_room(
+    api: Api, scheduler: Scheduler, extender: FakeExtender
+) -> None:
+    await add_node(api, "n1", slots=2)
+    await create_members(api, "a", "b", "c")
+    await create_group(api, 2)
+    for name in ("a", "b"):
+        await node_of(api, name)
+    assert "nodeName" not in (await api.get(PODS, "c", namespace="default"))["spec"]
+    await add_node(api, "n2", slots=1)
+    assert await node_of(api, "c") == "n2"
+
+
+# Preemption.
+
+
+async def full_node(api: Api) -> list[str]:
+    """Fill a node with two pods of priority 0 and 5; return their UIDs."""
+    await add_node(api, "n1", cpu=2)
+    for name, priority in (("low", 0), ("middle", 5)):
+        await create_pod(api, name, {"cpu": "1"}, priority=priority)
+        await node_of(api, name)
+    pods = [await api.get(PODS, name, namespace="default") for name in ("low", "middle")]
+    return [pod["metadata"]["uid"] for pod in pods]
+
+
+async def is_deleted(api: Api, name: str) -> bool:
+    return bool(
+        (await api.get(PODS, name, namespace="default"))["metadata"].get("deletionTimestamp")
+    )
+
+
+async def test_the_least_important_pods_that_suffice_end_for_a_more_important_one(
+    api: Api, scheduler: Scheduler, extender: FakeExtender
+) -> None:
+    low, _ = await full_node(api)
+    extender.adds = {"n1": []}
+    await create_pod(api, "high", {"cpu": "1", SLOTS: "1"}, priority=10)
+    await until(api, "low", lambda pod: pod["metadata"].get("deletionTimestamp"))
+    assert extender.proposed[0] == {"n1": [low]}
+    assert not await is_deleted(api, "middle")
+    high = await api.get(PODS, "high", namespace="default")
+    assert high["status"]["nominatedNodeName"] == "n1"
+    await api.delete(PODS, "low", namespace="default", grace_s=0)
+    assert await node_of(api, "high") == "n1"
+    assert len(extender.proposed) == 1
+
+
+async def test_nobody_ends_where_an_extender_says_that_it_would_be_in_vain(
+    api: Api, scheduler: Scheduler, extender: FakeExtender
+) -> None:
+    await full_node(api)
+    await create_pod(api, "high", {"cpu": "1", SLOTS: "1"}, priority=10)
+    await create_pod(api, "equal", {"cpu": "1"}, priority=0)
+    await why_pending(api, "equal")  # it was tried after the other
+    assert extender.proposed
+    assert not await is_deleted(api, "low")
+    assert not await is_deleted(api, "middle")
+
+
+async def test_pods_that_an_extender_adds_end_as_well(
+    api: Api, scheduler: Scheduler, extender: FakeExtender
+) -> None:
+    _, middle = await full_node(api)
+    extender.adds = {"n1": [middle]}
+    await create_pod(api, "high", {"cpu": "1", SLOTS: "1"}, priority=10)
+    for name in ("low", "middle"):
+        await until(api, name, lambda pod: pod["metadata"].get("deletionTimestamp"))

@@ -147,6 +147,11 @@ BUILTIN: tuple[Resource, ...] = (
         "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False,
         selectable=("spec.nodeName", "spec.driver"),
     ),
+    Resource(
+        "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",),
+        has_status=True,
+    ),
+    Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", True, has_status=True),
     Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True),
     Resource(
         "coordination.k8s.io", "v1", "leases", "Lease", True, needs_version=True,

@@ -21,6 +21,7 @@ from vgpu_local.chaos.busyness import slowed_down_by
 from vgpu_local.chaos.faults import Injector, Terms
 from vgpu_local.chaos.grant_observer import GrantObserver
 from vgpu_local.chaos.pods import COUNT, NAMESPACE, Box, Shape
+from vgpu_local.chaos.precedence import Precedence
 from vgpu_local.chaos.remains import objects, remains
 from vgpu_local.chaos.scenarios import STAYING
 from vgpu_local.chaos.sightings import Sightings
@@ -44,6 +45,8 @@ FEWEST_FAULTS = 40
 FEWEST_PODS = 150
 FEWEST_CLAIMS = 100
 FEWEST_CONTAINERS = 50
+FEWEST_EVICTED = 3
+FEWEST_GANGS = 3
 RUNS_WITHIN_S = 120.0
 _GONE_WITHIN_S = 60.0
 _LONG_S = 20.0
@@ -66,8 +69,12 @@ _SEEDS_WITH_AN_AGENT_GONE = 3
 """One in this many seeds also waits until an agent counts as gone, which takes a minute."""
 
 
-def _options(pace: float) -> ClusterOptions:
+_PREEMPTION = {"scheduling": {"preemption": {"enabled": True, "perMinute": 600}}}
+
+
+def _options(pace: float, *, has_ranks: bool) -> ClusterOptions:
     return ClusterOptions(
+        config=_PREEMPTION if has_ranks else {},
         operators=2,
         lease_s=ceil(_LEASE_S * pace),
         unused_lease_s=_UNUSED_LEASE_S,
@@ -98,7 +105,8 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
     nodes = [t4_node("chaos-a", 2), v100_node("chaos-b", 2), a100_node("chaos-c", 2)]
     try:
         foundation = RealControlPlane(seed=seed) if on == "real" else None
-        options = _options(verdict.pace)
+        has_ranks = on == "standin"  # a real API server wants PriorityClasses
+        options = _options(verdict.pace, has_ranks=has_ranks)
         with (
             tempfile.TemporaryDirectory(prefix="vgpu-clock-") as clock,
             ForkServer(
@@ -106,7 +114,9 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
             ) as fork_server,
             LocalCluster(nodes, options, foundation, fork_server.spawn) as cluster,
         ):
-            campaign = _Campaign(cluster, verdict, Path(clock), delivery_s=_DELIVERED_S[on])
+            campaign = _Campaign(
+                cluster, verdict, Path(clock), delivery_s=_DELIVERED_S[on], has_ranks=has_ranks
+            )
             try:
                 campaign.run()
             except Unsettled as error:
@@ -127,13 +137,21 @@ class _Campaign:
     """The parts of a run, in the order in which they are needed."""
 
     def __init__(
-        self, cluster: LocalCluster, verdict: Verdict, clock: Path, *, delivery_s: float
+        self,
+        cluster: LocalCluster,
+        verdict: Verdict,
+        clock: Path,
+        *,
+        delivery_s: float,
+        has_ranks: bool,
     ) -> None:
         self._cluster = cluster
         self._verdict = verdict
         chance = random.Random(verdict.seed)
         self._lasts_s = _LASTS_S * verdict.pace
-        self._script = script(random.Random(chance.random()), lasts=self._lasts_s)
+        self._script = script(
+            random.Random(chance.random()), lasts=self._lasts_s, has_ranks=has_ranks
+        )
         cluster.server.faults.reseed(verdict.seed)
         folder = cluster.folder / "records"
         folder.mkdir()
@@ -143,7 +161,11 @@ class _Campaign:
         cluster.server.subscribe(self._sightings.saw)
         self._succession = Succession(delivery_s=delivery_s)
         cluster.server.subscribe(self._succession.saw)
-        self._stage = Stage(cluster.api, self._sightings, folder, pace=verdict.pace)
+        self._stage = Stage(
+            cluster.api, self._sightings, folder, has_ranks=has_ranks, pace=verdict.pace
+        )
+        self._precedence = Precedence(NAMESPACE, self._stage.deleted, self._stage.hopeless)
+        cluster.server.subscribe(self._precedence.saw)
         self._supervisor = Supervisor(
             [*cluster.operators, *cluster.webhooks, *cluster.agents.values()]
         )
@@ -211,6 +233,7 @@ class _Campaign:
         findings += checker.breaches(history)
         findings += self._witness.verdicts()
         findings += self._succession.findings
+        findings += self._precedence.findings
         findings += self._supervisor.findings
         findings += self._stage.findings
         findings += self._injector.missed
@@ -221,6 +244,8 @@ class _Campaign:
         self._verdict.claims = len(self._sightings.claim_uids)
         self._verdict.containers = self._witness.records()
         self._verdict.faults = self._injector.injected
+        self._verdict.evicted = self._precedence.victims
+        self._verdict.gangs = len(self._precedence.gangs)
 
     def _wanting(self) -> list[str]:
         """Return what the run had too little of to prove anything."""
@@ -232,6 +257,14 @@ class _Campaign:
                 (self._verdict.pods, FEWEST_PODS, "pods were created"),
                 (self._verdict.claims, FEWEST_CLAIMS, "claims were created"),
                 (self._verdict.containers, FEWEST_CONTAINERS, "containers ran"),
+                *(
+                    (
+                        (self._verdict.evicted, FEWEST_EVICTED, "pods were evicted for others"),
+                        (self._verdict.gangs, FEWEST_GANGS, "gangs started"),
+                    )
+                    if self._stage.has_ranks
+                    else ()
+                ),
             )
             if count < fewest
         ]

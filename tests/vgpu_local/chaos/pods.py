@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE, GROUP, VERSION
+from vgpu_api.resources import POD_GROUPS
 from vgpu_client.transport import Object
 
 NAMESPACE = "default"
@@ -42,13 +43,15 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The containers of a pod, with their limits and their ends."""
+    """The containers of a pod, with their limits and their ends, and its place among others."""
 
     boxes: tuple[Box, ...]
     restart: str = "Never"
     claim: str = ""
     template: str = ""
     scheduler: str = ""
+    priority: int = 0
+    group: str = ""
 
     def ending(self, command: str) -> Shape:
         """Return the same pod shape with another command at the end of its app containers."""
@@ -72,6 +75,10 @@ def pod(name: str, shape: Shape, records: Path, *, namespace: str = NAMESPACE) -
     }
     if shape.scheduler:
         spec["schedulerName"] = shape.scheduler
+    if shape.priority:
+        spec["priority"] = shape.priority
+    if shape.group:
+        spec["schedulingGroup"] = {"podGroupName": shape.group}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -114,4 +121,15 @@ def claim(
         "kind": "VGPUClaim",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"requests": [dict(request) for request in requests], **mode, **spec},
+    }
+
+
+def pod_group(name: str, least: int) -> Object:
+    """Return a group of which at least this many pods start together, and may end singly."""
+    policy = {"schedulingPolicy": {"gang": {"minCount": least}}, "disruptionMode": {"single": {}}}
+    return {
+        "apiVersion": POD_GROUPS[0].api_version,
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": policy,
     }

@@ -10,12 +10,15 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from vgpu_api.resources import NAMESPACES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import NAMESPACES, POD_GROUPS, PODS, VGPU_CLAIMS
 from vgpu_local.chaos.pods import CORES, COUNT, MEMORY, PERCENT, Box, Limits, Shape, claim, one
 from vgpu_local.chaos.stage import Stage
 
 STAYING = 20
 """The number of pods that stay, which are so small that they always fit together (see `small`)."""
+LOW, URGENT, TOP = -10, 100, 1000
+"""Priorities: of those that make way for all others, of those for whom others make way, and of
+those that stay."""
 
 Scenario = Callable[[Stage], Awaitable[None]]
 
@@ -229,10 +232,11 @@ def namespace_goes(chance: random.Random, name: str) -> Scenario:
 def fits_nowhere(chance: random.Random, name: str) -> Scenario:
     """Return a scenario of a pod that must never get a node."""
     limits = chance.choice(({COUNT: 1, MEMORY: 200_000}, {COUNT: 3}, {COUNT: 2, MEMORY: 82_000}))
+    priority = chance.choice((0, URGENT, TOP))
 
     async def scenario(stage: Stage) -> None:
         stage.hopeless.add(name)
-        await stage.pod(name, one(limits))
+        await stage.pod(name, one(limits, priority=priority))
 
     return scenario
 
@@ -255,13 +259,97 @@ def stays(chance: random.Random, name: str) -> Scenario:
     It is created again, as by a controller, if a kubelet without its plugin refuses it. If its node
     goes down and comes back, its container is started again.
     """
-    shape = one(small(chance), restart="Always")
+    shape = one(small(chance), restart="Always", priority=TOP)
 
     async def scenario(stage: Stage) -> None:
-        stage.staying.add(name)
+        await _stay(stage, name, shape)
+
+    return scenario
+
+
+async def _stay(stage: Stage, name: str, shape: Shape) -> None:
+    stage.staying.add(name)
+    await stage.pod(name, shape)
+    while not await stage.runs(name):
+        await stage.delete(PODS, name, force=True)
         await stage.pod(name, shape)
-        while not await stage.runs(name):
-            await stage.delete(PODS, name, force=True)
-            await stage.pod(name, shape)
+
+
+def gang_stays(chance: random.Random, name: str) -> Scenario:
+    """Return a scenario of two pods of a gang that stay until the end; see `stays`."""
+    shape = one(small(chance), restart="Always", priority=TOP, group=name)
+
+    async def scenario(stage: Stage) -> None:
+        await stage.group(name, 2)
+        async with asyncio.TaskGroup() as pods:
+            for number in range(2):
+                pods.create_task(_stay(stage, f"{name}-{number}", shape))
+
+    return scenario
+
+
+def gang(chance: random.Random, name: str) -> Scenario:
+    """Return a scenario of a gang that may lose a pod, before it starts or after."""
+    size = chance.randint(2, 4)
+    least = chance.randint(2, size)
+    limits = chance.choice(({COUNT: 1}, {COUNT: 1, MEMORY: 8000}, {COUNT: 1, MEMORY: 2000}))
+    shape = one(limits, group=name, priority=chance.choice((LOW, 0, 0, URGENT)))
+    group_comes_late, life = chance.random() < 0.2, chance.uniform(0.2, 3)
+    loses = chance.choice((None, None, chance.uniform(0.0, 1.0)))
+
+    async def scenario(stage: Stage) -> None:
+        if not group_comes_late:
+            await stage.group(name, least)
+        pods = [f"{name}-{number}" for number in range(size)]
+        for pod in pods:
+            await stage.pod(pod, shape)
+        if group_comes_late:
+            await stage.group(name, least)
+        if loses is not None:
+            await asyncio.sleep(loses)
+            await stage.delete(PODS, pods[-1])
+        await stage.runs(pods[0], within=12)
+        await asyncio.sleep(life)
+        for pod in pods:
+            await stage.delete(PODS, pod)
+        await stage.delete(POD_GROUPS[0], name)
+
+    return scenario
+
+
+def outranks(chance: random.Random, name: str) -> Scenario:
+    """Return a scenario of a pod that lacks compute, perhaps memory, beside less important ones.
+
+    Two of them do not fit on one device, so there is one on each unless others are in the way.
+    """
+    takes = {COUNT: 1, MEMORY: chance.choice((1000, 8000)), CORES: 60}
+    wants = {COUNT: 1, MEMORY: chance.choice((1000, 8000)), CORES: 50}
+    return _outranks(chance, name, one(takes, priority=LOW), one(wants, priority=URGENT), 6)
+
+
+def outranks_for_cpu(chance: random.Random, name: str) -> Scenario:
+    """Return a scenario of a pod that lacks CPU beside others, and perhaps a device as well.
+
+    One of these pods fits on a node beside the others, so kube-scheduler preempts by itself.
+    """
+    takes = {COUNT: 1, "cpu": 40, MEMORY: chance.choice((2000, 14_000))}
+    wants = {COUNT: 1, "cpu": 40, MEMORY: chance.choice((2000, 14_000))}
+    return _outranks(chance, name, one(takes, priority=LOW), one(wants, priority=URGENT), 3)
+
+
+def _outranks(chance: random.Random, name: str, takes: Shape, wants: Shape, count: int) -> Scenario:
+    life = chance.uniform(0.2, 2)
+
+    async def scenario(stage: Stage) -> None:
+        takers = [f"{name}-low-{number}" for number in range(count)]
+        for taker in takers:
+            await stage.pod(taker, takes)
+        for taker in takers:
+            await stage.runs(taker, within=2)
+        await stage.pod(name, wants)
+        await stage.runs(name, within=12)
+        await asyncio.sleep(life)
+        for pod in (name, *takers):
+            await stage.delete(PODS, pod)
 
     return scenario

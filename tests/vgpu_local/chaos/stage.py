@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vgpu_api.resources import NAMESPACES, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import NAMESPACES, POD_GROUPS, PODS, VGPU_CLAIMS, Resource
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ApiError, ClientError, Forbidden, Invalid, NotFound
 from vgpu_client.transport import Object
@@ -34,17 +35,29 @@ class Stage:
         staying: The names of pods that must run at the end.
         hopeless: The names of pods that fit nowhere and must not run.
         sightings: The current pods and claims.
+        deleted: The names of pods whose deletion was asked for.
+        has_ranks: True if the cluster takes priorities without PriorityClasses, and serves groups.
         pace: The factor by which everything is slower than on a quiet machine.
         enough: Set when no more faults will come, so that scenarios may end.
         findings: A text for each refusal that should not have happened.
     """
 
-    def __init__(self, api: Api, sightings: Sightings, records: Path, *, pace: float = 1.0) -> None:
+    def __init__(
+        self,
+        api: Api,
+        sightings: Sightings,
+        records: Path,
+        *,
+        has_ranks: bool = False,
+        pace: float = 1.0,
+    ) -> None:
         self.pods = 0
         self.claims = 0
         self.staying: set[str] = set()
         self.hopeless: set[str] = set()
         self.findings: list[str] = []
+        self.deleted: set[str] = set()
+        self.has_ranks = has_ranks
         self.sightings = sightings
         self.pace = pace
         self.enough = threading.Event()
@@ -65,11 +78,23 @@ class Stage:
         Raises:
             Refused: it is not wanted.
         """
+        if not self.has_ranks:
+            shape = replace(shape, priority=0)
+        if namespace == NAMESPACE:
+            self.deleted.discard(name)
         created = await self._create(
             PODS, pods.pod(name, shape, self._records, namespace=namespace)
         )
         self.pods += 1
         return str(created["metadata"]["uid"])
+
+    async def group(self, name: str, least: int) -> None:
+        """Create a PodGroup.
+
+        Raises:
+            Refused: it is not wanted.
+        """
+        await self._create(POD_GROUPS[0], pods.pod_group(name, least))
 
     async def claim(self, claim: Object) -> str:
         """Create a claim; return its UID.
@@ -94,6 +119,8 @@ class Stage:
 
     async def delete(self, resource: Resource, name: str, *, force: bool = False) -> None:
         """Delete an object, at once if `force` is set."""
+        if resource is PODS:
+            self.deleted.add(name)
         while True:
             try:
                 await self._api.delete(

@@ -19,6 +19,8 @@ class Verdict:
     pods: int = 0
     claims: int = 0
     containers: int = 0
+    evicted: int = 0
+    gangs: int = 0
     faults: int = 0
     settled_s: float = 0.0
     took_s: float = 0.0
@@ -32,6 +34,7 @@ class Verdict:
         slowed = f" ({self.pace:.1f} times slower: the machine is busy)" if self.pace > 1 else ""
         return (
             f"seed {self.seed}: {self.pods} pods, {self.claims} claims, {self.containers} "
-            f"containers, {self.faults} faults, settled {self.settled_s:.1f} s after the last, "
+            f"containers, {self.evicted} evicted, {self.gangs} gangs, {self.faults} faults, "
+            f"settled {self.settled_s:.1f} s after the last, "
             f"{self.took_s:.0f} s{slowed}: {word}"
         )

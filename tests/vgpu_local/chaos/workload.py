@@ -19,8 +19,12 @@ from vgpu_local.chaos.scenarios import (
     comes_and_goes,
     ends_by_itself,
     fits_nowhere,
+    gang,
+    gang_stays,
     namespace_goes,
     nobody_schedules,
+    outranks,
+    outranks_for_cpu,
     replica_of_a_set,
     runs_and_goes,
     stays,
@@ -45,6 +49,17 @@ _TOLD: tuple[tuple[int, float, Teller], ...] = (
     (3, 1.0, nobody_schedules),
     (STAYING, 1.0, stays),
 )
+_GANGS_STAYING = 2
+"""Gangs of two pods that stay, instead of as many pods alone."""
+_RANKED: tuple[tuple[int, float, Teller], ...] = (
+    *_TOLD[:-1],
+    (STAYING - 2 * _GANGS_STAYING, 1.0, stays),
+    (_GANGS_STAYING, 1.0, gang_stays),
+    (8, 0.8, gang),
+    (3, 0.8, outranks),
+    (3, 0.7, outranks_for_cpu),
+)
+"""With priorities and groups."""
 _ENCORES = (comes_and_goes, runs_and_goes, replica_of_a_set, claim_and_pod)
 _ENCORE_EVERY_S = 0.4
 
@@ -57,11 +72,14 @@ class Entry:
     scenario: Scenario
 
 
-def script(chance: random.Random, *, lasts: float) -> list[Entry]:
-    """Return the scenarios of a campaign in order of their starts."""
+def script(chance: random.Random, *, lasts: float, has_ranks: bool = False) -> list[Entry]:
+    """Return the scenarios of a campaign in order of their starts.
+
+    With `has_ranks` pods preempt others, and start in groups.
+    """
     entries = [
         Entry(chance.uniform(0, part * lasts), _told_as(make, chance, number))
-        for times, part, make in _TOLD
+        for times, part, make in (_RANKED if has_ranks else _TOLD)
         for number in range(times)
     ]
     return sorted(entries, key=lambda entry: entry.at)

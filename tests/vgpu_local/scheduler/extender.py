@@ -24,12 +24,14 @@ class ExtenderConfig:
         managed: The resources for which the extender is called, and whether the scheduler's own
             fit ignores them; empty for every pod.
         bind_verb: The path of the bind verb; None if the scheduler binds pods itself.
+        preempt_verb: The path of the preempt verb; None if the extender is not asked.
         tls: The TLS context, with a client certificate if the extender needs one.
     """
 
     url: str
     filter_verb: str = "filter"
     bind_verb: str | None = "bind"
+    preempt_verb: str | None = None
     managed: Mapping[str, bool] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
     timeout_s: float = 10.0
@@ -100,6 +102,24 @@ class Extender:
             "Node": node,
         }
         await self._post(self.config.bind_verb, body)
+
+    async def preempt(
+        self, pod: Mapping[str, Any], victims: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, Sequence[str]]:
+        """Ask on which nodes these victims would make room; return their UIDs, and perhaps more.
+
+        Raises:
+            ExtenderError: There is no answer, or one with an error.
+        """
+        assert self.config.preempt_verb is not None
+        by_node = {
+            node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
+            for node, uids in victims.items()
+        }
+        body = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": by_node}
+        answer = await self._post(self.config.preempt_verb, body)
+        found = answer.get("nodenametometavictims") or {}
+        return {node: [each["UID"] for each in meta["Pods"]] for node, meta in found.items()}
 
     async def _post(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         url = f"{self.config.url.rstrip('/')}/{verb}"

@@ -1,4 +1,9 @@
-"""The scheduler's loop: it chooses a node for one pod at a time, and binds concurrently."""
+"""The scheduler's loop: it chooses a node for one pod at a time, and binds concurrently.
+
+The pods of a group are tried one after another, each beside those before it, and then all of them
+are bound, or all are taken back. An extender hears nothing of the latter, as with kube-scheduler.
+A pod that finds no node preempts by the scheduler's own filters; of that extenders are asked.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from vgpu_api.resources import NODES, PODS
+from vgpu_api.core import PodGroup
+from vgpu_api.resources import NODES, POD_GROUPS, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_client.reflector import ObjectIdentity, Reflector
@@ -28,10 +35,24 @@ from vgpu_local.scheduler.fit import (
     read_node,
     refuse,
 )
-from vgpu_local.scheduler.occupancy import Occupancy
+from vgpu_local.scheduler.occupancy import Amounts, Occupancy
+from vgpu_local.scheduler.preemption import Running, best_node, victims_on
 from vgpu_local.scheduler.queue import Backoff, Queue
 
 log = logging.getLogger(__name__)
+
+GroupName = tuple[str, str]
+"""A PodGroup's namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A pod's node; none has an empty name, and then the reasons of the nodes matter."""
+
+    pod: Object
+    ask: Demand
+    node: str
+    refusals: Mapping[str, Refusal]
 
 
 class Scheduler:
@@ -64,10 +85,14 @@ class Scheduler:
         self._queue = Queue(backoff)
         self._nodes: dict[str, NodeView] = {}
         self._pods: dict[str, Object] = {}
+        self._groups: dict[GroupName, int] = {}  # the least number of pods that start together
         self._occupancy = Occupancy()
         self._wake = asyncio.Event()
         self._nodes_copy = Reflector(api, NODES, _NodeSink(self), decode=read_node)
         self._pods_copy = Reflector(api, PODS, _PodSink(self), decode=lambda raw: raw)
+        self._groups_copy = Reflector(
+            api, POD_GROUPS[0], _GroupSink(self), decode=PodGroup.model_validate
+        )
 
     async def run(self) -> None:
         """Schedule pods; never returns."""
@@ -75,8 +100,9 @@ class Scheduler:
             self._extenders = [Extender(config, session) for config in self._extender_configs]
             group.create_task(self._nodes_copy.run())
             group.create_task(self._pods_copy.run())
-            await self._nodes_copy.synced.wait()
-            await self._pods_copy.synced.wait()
+            group.create_task(self._groups_copy.run())
+            for copy in (self._nodes_copy, self._pods_copy, self._groups_copy):
+                await copy.synced.wait()
             loop = asyncio.get_running_loop()
             while True:
                 self._wake.clear()
@@ -88,40 +114,168 @@ class Scheduler:
                     except TimeoutError:
                         pass  # a pod's back-off is over
                     continue
-                await self._schedule(self._pods[uid], group)
+                await self._try(self._pods[uid], group)
 
-    async def _schedule(self, pod: Object, group: asyncio.TaskGroup) -> None:
-        ask = read_ask(pod)
+    async def _try(self, pod: Object, tasks: asyncio.TaskGroup) -> None:
+        group = _group_of(pod)
+        pods = [pod] if group is None else [pod, *self._fellows(group)]
         try:
-            nominated = (pod.get("status") or {}).get("nominatedNodeName")
-            feasible: tuple[str, ...] = ()
-            refusals: Mapping[str, Refusal] = {}
-            if nominated in self._nodes:
-                feasible, refusals = await self._filter(pod, ask, [nominated])
-            if not feasible:
-                feasible, refusals = await self._filter(pod, ask, list(self._nodes))
+            if group is None:
+                await self._try_alone(pod, tasks)
+            else:
+                await self._try_together(group, pods, tasks)
         except ExtenderError as error:
-            await self._put_back(pod, "SchedulerError", str(error))
+            for each in pods:
+                self._occupancy.remove(each["metadata"]["uid"])
+                await self._put_back(each, "SchedulerError", str(error))
+
+    async def _try_alone(self, pod: Object, tasks: asyncio.TaskGroup) -> None:
+        found = await self._find(pod)
+        if found is None:
             return
-        uid = pod["metadata"]["uid"]
-        if self._pods.get(uid) is None or _is_done(self._pods[uid]):
-            return  # it went while the extender was thinking
+        if found.node:
+            tasks.create_task(self._bind(pod, found.node))
+            return
+        await self._put_back(pod, "Unschedulable", self._explained(found))
+        await self._preempt(found)
+
+    def _fellows(self, group: GroupName) -> list[Object]:
+        """Take the other pods of a group that wait."""
+        uids = [uid for uid, pod in self._pods.items() if _group_of(pod) == group]
+        return [self._pods[uid] for uid in self._queue.take_all(uids)]
+
+    async def _try_together(
+        self, group: GroupName, pods: Sequence[Object], tasks: asyncio.TaskGroup
+    ) -> None:
+        """Find nodes for the waiting pods of a group, and bind them if enough have one."""
+        mine = {uid for uid, pod in self._pods.items() if _group_of(pod) == group}
+        standing = sum(self._occupancy.node_of(uid) is not None for uid in mine)
+        least = self._groups.get(group)
+        placed, refused = list[_Found](), dict[str, str]()
+        needed = len(pods) + 1 if least is None else max(least - standing, 1)
+        for number, pod in enumerate(pods, start=1):
+            if len(placed) + len(pods) - number + 1 < needed:
+                break
+            found = await self._find(pod)
+            if found is not None and found.node:
+                placed.append(found)
+            elif found is not None:
+                refused[pod["metadata"]["uid"]] = self._explained(found)
+        if len(placed) >= needed:
+            for found in placed:
+                tasks.create_task(self._bind(found.pod, found.node))
+        else:
+            for found in placed:
+                self._occupancy.remove(found.pod["metadata"]["uid"])
+            placed = []
+        bound = {found.pod["metadata"]["uid"] for found in placed}
+        text = f"group {group[1]} needs {least} pods, {len(pods)} wait and {standing} have a node"
+        for pod in pods:
+            uid = pod["metadata"]["uid"]
+            if uid not in bound and uid in self._pods:
+                await self._put_back(pod, "Unschedulable", refused.get(uid, text))
+
+    async def _find(self, pod: Object) -> _Found | None:
+        """Choose a node for a pod and count the pod there; return None if the pod has gone.
+
+        Raises:
+            ExtenderError: An extender does not answer.
+        """
+        ask, uid = read_ask(pod), pod["metadata"]["uid"]
+        nominated = (pod.get("status") or {}).get("nominatedNodeName")
+        feasible: tuple[str, ...] = ()
+        refusals: Mapping[str, Refusal] = {}
+        if nominated in self._nodes:
+            feasible, refusals = await self._filter(pod, ask, [nominated])
         if not feasible:
-            text = explain(list(refusals.values()), len(self._nodes))
-            await self._put_back(pod, "Unschedulable", text)
-            return
+            feasible, refusals = await self._filter(pod, ask, list(self._nodes))
+        if self._pods.get(uid) is None or _is_done(self._pods[uid]):
+            return None  # it went while the extender was thinking
+        if not feasible:
+            return _Found(pod, ask, "", refusals)
         self._order.shuffle(shuffled := list(feasible))
         node = min(
             shuffled, key=lambda name: load(ask, self._nodes[name], self._occupancy.used(name))
         )
         self._occupancy.place(uid, node, dict(ask.requests))
-        group.create_task(self._bind(pod, node))
+        return _Found(pod, ask, node, refusals)
+
+    def _explained(self, found: _Found) -> str:
+        return explain(list(found.refusals.values()), len(self._nodes))
+
+    async def _preempt(self, found: _Found) -> None:
+        """End less important pods where that lets the pod pass this scheduler's own filters."""
+        pod, priority = found.pod, _priority(found.pod)
+        if pod["spec"].get("preemptionPolicy") == "Never" or self._is_waiting_for_victims(pod):
+            return
+        victims = {
+            name: there
+            for name, refusal in found.refusals.items()
+            if refusal.resolvable and name in self._nodes
+            if (there := self._victims_on(name, found.ask, priority))
+        }
+        for extender in self._extenders:
+            if victims and extender.config.preempt_verb and extender.config.interested_in(pod):
+                uids = {node: [each.uid for each in there] for node, there in victims.items()}
+                try:
+                    answer = await extender.preempt(pod, uids)
+                except ExtenderError as error:
+                    log.info("nobody ends for %s: %s", pod["metadata"]["name"], error)
+                    return
+                victims = {
+                    node: [self._running(uid) for uid in more if uid in self._pods]
+                    for node, more in answer.items()
+                }
+        if victims:
+            node = best_node(victims)
+            await self._end(pod, node, [self._pods[each.uid] for each in victims[node]])
+
+    def _victims_on(self, node: str, ask: Demand, priority: int) -> list[Running]:
+        ignored, view = self._ignored(), self._nodes[node]
+        there = [self._running(uid) for uid in self._occupancy.on(node) if uid in self._pods]
+
+        def fits(used: Amounts) -> bool:
+            return refuse(ask, view, used, ignored=ignored) is None
+
+        return victims_on(priority, there, self._occupancy.used(node), fits)
+
+    def _running(self, uid: str) -> Running:
+        pod = self._pods[uid]
+        return Running(uid, _priority(pod), effective_requests(pod["spec"]))
+
+    def _is_waiting_for_victims(self, pod: Object) -> bool:
+        """Return True while less important pods end on the node that the pod is nominated for."""
+        nominated = (pod.get("status") or {}).get("nominatedNodeName") or ""
+        there = [self._pods[uid] for uid in self._occupancy.on(nominated) if uid in self._pods]
+        return any(
+            each["metadata"].get("deletionTimestamp") and _priority(each) < _priority(pod)
+            for each in there
+        )
+
+    async def _end(self, pod: Object, node: str, victims: Sequence[Object]) -> None:
+        """Nominate a pod for a node and delete its victims, whatever budgets say."""
+        try:
+            await self._writer.write_status(pod, lambda _: {"nominatedNodeName": node})
+            for victim in victims:
+                metadata = victim["metadata"]
+                await self._api.delete(
+                    PODS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
+                )
+        except ClientError as error:
+            log.info("victims of %s on %s: %s", pod["metadata"]["name"], node, error)
+            return
+        for victim in victims:
+            text = f"Preempted by pod {pod['metadata']['uid']} on node {node}"
+            await self._writer.event(victim, "Normal", "Preempted", text)
+
+    def _ignored(self) -> frozenset[str]:
+        return frozenset[str]().union(*(e.config.ignored for e in self._extenders))
 
     async def _filter(
         self, pod: Object, ask: Demand, names: Sequence[str]
     ) -> tuple[tuple[str, ...], Mapping[str, Refusal]]:
         asked = [extender for extender in self._extenders if extender.config.interested_in(pod)]
-        ignored = frozenset[str]().union(*(e.config.ignored for e in self._extenders))
+        ignored = self._ignored()
         refusals = {
             name: refusal
             for name in names
@@ -221,6 +375,15 @@ class Scheduler:
         else:
             self._queue.remove(uid)
 
+    def see_group(self, group: PodGroup) -> None:
+        """Store how many pods of a group start together."""
+        self._groups[group.metadata.namespace or "", group.metadata.name] = group.least
+        self._hasten_all()
+
+    def lose_group(self, name: GroupName) -> None:
+        """Forget a group."""
+        self._groups.pop(name, None)
+
     def lose_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._pods.pop(uid, None)
@@ -235,6 +398,16 @@ class Scheduler:
 
 def _is_done(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _priority(pod: Object) -> int:
+    return int(pod["spec"].get("priority") or 0)
+
+
+def _group_of(pod: Object) -> GroupName | None:
+    """Return the PodGroup that a pod names, or None."""
+    group = pod["spec"].get("schedulingGroup")
+    return (pod["metadata"]["namespace"], group["podGroupName"]) if group else None
 
 
 def _matters(pod: Object) -> tuple[object, ...]:
@@ -272,6 +445,23 @@ class _PodSink:
 
     def deleted(self, identity: ObjectIdentity) -> None:
         self._scheduler.lose_pod(identity.uid)
+
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
+        raise error
+
+
+class _GroupSink:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def added(self, obj: PodGroup) -> None:
+        self._scheduler.see_group(obj)
+
+    def modified(self, obj: PodGroup) -> None:
+        self._scheduler.see_group(obj)
+
+    def deleted(self, identity: ObjectIdentity) -> None:
+        self._scheduler.lose_group((identity.namespace or "", identity.name))
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         raise error

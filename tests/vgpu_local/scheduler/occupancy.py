@@ -38,6 +38,10 @@ class Occupancy:
         placed = self._pods.get(uid)
         return placed[0] if placed else None
 
+    def on(self, node: str) -> list[str]:
+        """Return the UIDs of the pods that count on a node."""
+        return [uid for uid, (place, _) in self._pods.items() if place == node]
+
     def place(self, uid: str, node: str, requests: Amounts) -> None:
         """Count a pod on this node only."""
         self.remove(uid)

@@ -6,6 +6,7 @@ The time is an argument.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -68,6 +69,17 @@ class Queue:
         uid = min(due)[1]
         self._entries[uid].due_at = self._entries[uid].again_after = math.inf
         return uid
+
+    def take_all(self, uids: Iterable[str]) -> list[str]:
+        """Return those of some pods that wait, due or not, to be tried now with one of their group.
+
+        They are not due again until they are put back.
+        """
+        found = [uid for uid in uids if uid in self._entries]
+        waiting = [uid for uid in found if self._entries[uid].due_at != math.inf]
+        for uid in waiting:
+            self._entries[uid].due_at = self._entries[uid].again_after = math.inf
+        return waiting
 
     def next_due(self) -> float | None:
         """Return the time at which the next pod is due, or None."""
