@@ -63,7 +63,8 @@ class History:
         self.at += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
         self.wires[resource.plural, obj["metadata"]["name"]] = obj
-        self.judge.wrote(Write(type_, resource.plural, obj, by, float(self.at)))
+        at = float(self.at)
+        self.judge.wrote(Write(type_, resource.plural, obj, by, at, sent_at=at))
 
     def gone(self, resource: Resource, name: str, *, by: str = "world") -> None:
         obj = dict(self.wires[resource.plural, name])

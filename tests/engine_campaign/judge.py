@@ -33,6 +33,9 @@ from .making_way import Limits, MakingWay
 ALL_CORES = 100
 QUOTA = "limits.nvidia.com/gpumem"
 """The one limit of the campaign's quota, in MiB."""
+READ_WITHIN_S = 0.5
+"""A pod is read for this time before devices are taken off its claim. Another scheduler may bind it
+between."""
 UNAWARE_S = 20.0
 """The time after a restore in which a replica may still act on what it knew before."""
 _UNIX_AT_0 = 1.7e9
@@ -48,6 +51,7 @@ class Write:
         obj: After the change; of a deletion the last state.
         by: A replica's name, or `world`.
         at: When, seconds.
+        sent_at: When the request for it was sent; the time of the change if it was not one.
     """
 
     type: str
@@ -55,6 +59,7 @@ class Write:
     obj: Mapping[str, Any]
     by: str
     at: float
+    sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ class Judge:
     )
     _budgets: dict[str, tuple[PodDisruptionBudget, float]] = field(default_factory=dict)
     now: float = 0.0
+    _sent_at: float = 0.0
+    _bound_past_us: dict[str, float] = field(default_factory=dict)  # pod's UID → when
     calm_since: float = float("inf")
     making_way: MakingWay = field(init=False)
     gangs: Gangs = field(init=False)
@@ -126,7 +133,7 @@ class Judge:
 
     def wrote(self, write: Write) -> None:
         """An object has changed."""
-        self.now = write.at
+        self.now, self._sent_at = write.at, write.sent_at
         gone = write.type == "DELETED"
         match write.plural:
             case GPU_DEVICES.plural:
@@ -225,6 +232,8 @@ class Judge:
         self.making_way.pod(pod, gone=gone)
         self.gangs.pod(pod, gone=gone, by=by)
         node = node_of(pod)
+        if by == "world" and pod.is_bound and not (before is not None and before.is_bound):
+            self._bound_past_us[uid] = self.now
         if gone or by == "world" or not node or (before is not None and node_of(before)):
             return
         nodes = {each.node_name for _, each in self.allocations_of(uid)}
@@ -373,6 +382,8 @@ class Judge:
         pod, released = self.pods[reserved.pod_uid], before.status.released
         if pod.is_terminal or node_of(pod) != had.node_name:
             return
+        if self._bound_past_us.get(reserved.pod_uid, 0.0) > self._sent_at - READ_WITHIN_S:
+            return  # nobody could know: its agent refuses it, and it gets devices there again
         if released is not None and released.allocation_id == had.id:
             return  # its containers have ended, and the kubelet will remove it
         has = None if after is None else after.status.allocation

@@ -45,6 +45,8 @@ from .judge import Judge, Write
 
 WRITER: ContextVar[str] = ContextVar("WRITER", default="world")
 """The author of the change in progress: a replica's name, or the world."""
+SENT: ContextVar[float | None] = ContextVar("SENT", default=None)
+"""When the request for the change in progress was sent; None for one of the world."""
 _BOOKMARK_S = 60.0
 _BUMP = 1_000_000
 _IN_NAMESPACES = (PODS, VGPU_CLAIMS, POD_DISRUPTION_BUDGETS, *POD_GROUPS)
@@ -209,8 +211,11 @@ class Server(MemoryApi):
     def _changed(self, resource: Resource, type_: str, obj: dict[str, Any]) -> None:
         change = Change(self._version, type_, copied(obj))
         if obj["metadata"].get("namespace") != AGENT_NAMESPACE:
-            write = Write(type_, resource.plural, change.obj, WRITER.get(), self.clock())
-            self.judge.wrote(write)
+            now, sent = self.clock(), SENT.get()
+            sent = now if sent is None else sent
+            self.judge.wrote(
+                Write(type_, resource.plural, change.obj, WRITER.get(), now, sent_at=sent)
+            )
         self.history[resource.plural].append(change)
         self.wake(resource.plural)
         self.on_change(resource.plural, change)
@@ -493,17 +498,19 @@ class Line:
         options: dict[str, Any],
         takes: float,
     ) -> Any:
+        sent = self.server.clock()
         await asyncio.sleep(takes)
         faults = self.faults
         if self.server.clock() < faults.cut_until:
             raise Unreachable("no connection")
         if error := self._refusal(faults):
             raise error
-        token = WRITER.set(self.name)
+        tokens = WRITER.set(self.name), SENT.set(sent)
         try:
             done = await call(*args, **options)
         finally:
-            WRITER.reset(token)
+            WRITER.reset(tokens[0])
+            SENT.reset(tokens[1])
         if faults.lost:
             faults.lost -= 1
             raise self.rng.choice((ServerError("after commit", status=500), Unknown("lost")))
