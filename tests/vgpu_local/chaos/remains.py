@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.readiness import plural
@@ -16,7 +17,7 @@ def remains(cluster: LocalCluster) -> list[str]:
 
 
 def objects(cluster: LocalCluster) -> list[str]:
-    """Return a text for each pod and claim in any namespace."""
+    """Return a text for each pod and claim in any namespace, except the agents' own pods."""
     return list(_objects(cluster))
 
 
@@ -24,6 +25,8 @@ def _objects(cluster: LocalCluster) -> Iterator[str]:
     for resource in (PODS, VGPU_CLAIMS):
         for found in cluster.objects(plural(resource)):
             metadata = found["metadata"]
+            if metadata["namespace"] == AGENT_NAMESPACE:
+                continue
             keeps = metadata.get("finalizers")
             yield f"{resource.kind} {metadata['name']}" + (f", kept by {keeps}" if keeps else "")
 
