@@ -99,7 +99,7 @@ class MakingWay:
         account = self.accounts.get(eviction.preemptor)
         if account is not None and not account.is_closed and self.judge.is_calm:
             is_elsewhere = account.node != victim.spec.node_name
-            is_of_gang = self.judge.gangs.is_gang(victim) or self.judge.gangs.is_gang(preemptor)
+            is_of_gang = self.judge.gangs.is_gang(victim) or bool(group_of(preemptor))
             if is_elsewhere and not account.has_gang and not is_of_gang:
                 self._broken("two preemptions", victim, preemptor, f"one on {account.node} is open")
         for other in self.accounts.values():

@@ -45,7 +45,6 @@ FEWEST_FAULTS = 40
 FEWEST_PODS = 150
 FEWEST_CLAIMS = 100
 FEWEST_CONTAINERS = 50
-FEWEST_EVICTED = 3
 FEWEST_GANGS = 3
 RUNS_WITHIN_S = 120.0
 _GONE_WITHIN_S = 60.0
@@ -258,10 +257,7 @@ class _Campaign:
                 (self._verdict.claims, FEWEST_CLAIMS, "claims were created"),
                 (self._verdict.containers, FEWEST_CONTAINERS, "containers ran"),
                 *(
-                    (
-                        (self._verdict.evicted, FEWEST_EVICTED, "pods were evicted for others"),
-                        (self._verdict.gangs, FEWEST_GANGS, "gangs started"),
-                    )
+                    ((self._verdict.gangs, FEWEST_GANGS, "gangs started"),)
                     if self._stage.has_ranks
                     else ()
                 ),
