@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tarfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -106,3 +110,30 @@ def test_each_folder_of_the_kubelet_is_a_value_and_the_agent_has_it_where_it_alw
         assert lines.count(f"path: {{{{ .Values.kubelet.{name} | quote }}}}") > 0
         assert lines.count(f"mountPath: {path}") > 0
         assert lines.count(f"path: {path}") == 0
+
+
+def folders(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Return the path of every object among the values."""
+    yield above
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from folders(value, (*above, key))
+
+
+def test_the_schema_takes_the_defaults_and_no_key_beside_them_at_any_depth():
+    files = chart("1.2.3")
+    schema = json.loads(files["values.schema.json"])
+    values = yaml.safe_load(files["values.yaml"])
+    check = jsonschema.Draft7Validator(schema)
+    check.check_schema(schema)
+    check.validate(values)
+    check.validate({**values, "global": {"of": "a parent"}})
+    paths = list(folders(values))
+    assert len(paths) > 4
+    for path in paths:
+        wrong = copy.deepcopy(values)
+        place = wrong
+        for key in path:
+            place = place[key]
+        place["unknown"] = "x"
+        assert not check.is_valid(wrong), path

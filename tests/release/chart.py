@@ -3,7 +3,8 @@
 Each component of `manifests/components` is a value. kustomize builds the default overlay with and
 without each; an object that a component adds, changes or removes is written once for each
 combination of the components that touch it, in nested conditions. So the chart has no template that
-could differ from the manifests, and a test compares both, object by object.
+could differ from the manifests, and a test compares both, object by object. `values.schema.json`
+follows from the values, so Helm refuses a key that would have no effect.
 
 `python -m release.chart FOLDER` writes it.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import subprocess
 import tempfile
@@ -50,6 +52,38 @@ _HELPERS = """\
 {{- if .Values.config }}vgpu-config-{{ .Values.config | sha256sum | trunc 10 }}{{ else }}%s{{ end }}
 {{- end }}
 """
+_NOTES = """\
+vgpu {{ .Chart.AppVersion }} is installed. Wait until it runs:
+
+  kubectl -n vgpu-system rollout status deployment/vgpu-operator
+  kubectl -n vgpu-system rollout status deployment/vgpu-webhook
+  kubectl -n vgpu-node rollout status daemonset/vgpu-nodeagent
+
+Then list the GPUs, and check the installation:
+
+  kubectl get gpudevices
+  kubectl vgpu doctor
+{{- if not .Values.scheduler.enabled }}
+
+WARNING: scheduler.enabled is false. Pods that ask for GPUs wait until a kube-scheduler of yours
+asks the operator's extender (manifests/examples/main-scheduler).
+{{- end }}
+{{- if and (semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version)
+  (not .Values.components.agentsReadAllPods) }}
+
+WARNING: this cluster runs Kubernetes {{ .Capabilities.KubeVersion.Version }}. Before 1.36 agents
+cannot read their pods and are not ready without --set=components.agentsReadAllPods=true.
+{{- end }}
+{{- range $name, $image := .Values.images }}
+{{- if hasPrefix "vgpu/" $image }}
+
+WARNING: images.{{ $name }} is {{ $image }}, which no public registry has. Unless it is on the
+nodes, push the image to a registry of yours and set images.{{ $name }} to its reference.
+{{- end }}
+{{- end }}
+
+Before `helm uninstall`, run `kubectl vgpu uninstall`: it removes what Helm leaves.
+"""
 
 
 def chart(version: str) -> dict[str, str]:
@@ -60,6 +94,7 @@ def chart(version: str) -> dict[str, str]:
     """
     default = kustomized(())
     name = _config_name(default)
+    values = _values(default)
     files = {
         "Chart.yaml": yaml.safe_dump(
             {
@@ -73,9 +108,11 @@ def chart(version: str) -> dict[str, str]:
             },
             sort_keys=False,
         ),
-        "values.yaml": _values(default),
+        "values.yaml": values,
+        "values.schema.json": json.dumps(_schema(yaml.safe_load(values)), indent=1) + "\n",
         "files/config.yaml": CONFIG.read_text(),
         "templates/_helpers.tpl": _HELPERS % name,
+        "templates/NOTES.txt": _NOTES,
     }
     for key, variants in sorted(_variants(default).items()):
         _, kind, namespace, obj_name = key
@@ -182,6 +219,30 @@ def _values(default: Objects) -> str:
     ]
     lines += [f"  {value_of(component)}: false" for component in COMPONENTS]
     return "\n".join(lines) + "\n"
+
+
+def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of the chart's values, which has the keys of the defaults alone."""
+    schema = _schema_of(values)
+    # Helm gives a chart that is part of another this key.
+    schema["properties"]["global"] = {"type": "object"}
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
+
+
+def _schema_of(value: Any) -> dict[str, Any]:
+    """Return the schema of one value: its type follows from the default."""
+    if isinstance(value, Mapping):
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {key: _schema_of(each) for key, each in value.items()},
+        }
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if value.startswith("/"):
+        return {"type": "string", "pattern": "^/"}
+    # An empty image would be found by the kubelet only; an empty configuration is the default.
+    return {"type": "string", "minLength": 1} if value else {"type": "string"}
 
 
 _Variants: TypeAlias = Mapping[tuple[str, ...], Mapping[str, Any] | None]

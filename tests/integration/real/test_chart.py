@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -36,23 +37,27 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def template(helm: str, chart: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [helm, "template", "vgpu", str(chart), "--include-crds", "--kube-version=1.36.0"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+
+
 def rendered(helm: str, chart: Path, *arguments: str):  # type: ignore[no-untyped-def]
-    done = subprocess.run(
-        [
-            helm,
-            "template",
-            "vgpu",
-            str(chart),
-            "--include-crds",
-            "--kube-version=1.36.0",
-            *arguments,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = template(helm, chart, *arguments)
     assert done.returncode == 0, done.stderr
     return by_key(yaml.safe_load_all(done.stdout))
+
+
+def notes(helm: str, chart: Path, tmp_path: Path, *arguments: str) -> str:
+    """Return what Helm prints after an installation; `helm template` leaves it out."""
+    copy = tmp_path / "vgpu"
+    shutil.copytree(chart, copy)
+    shutil.move(copy / "templates" / "NOTES.txt", copy / "files" / "NOTES.txt")
+    shown = copy / "templates" / "shown.yaml"
+    shown.write_text('notes: {{ tpl (.Files.Get "files/NOTES.txt") . | toJson }}\n')
+    done = template(helm, copy, "--show-only=templates/shown.yaml", *arguments)
+    assert done.returncode == 0, done.stderr
+    return str(yaml.safe_load(done.stdout)["notes"])
 
 
 @pytest.mark.timeout(900)  # the first build of Helm
@@ -99,3 +104,47 @@ def test_images_and_the_configuration_are_values(helm: str, chart: Path, tmp_pat
     assert volume["configMap"]["name"] == name
     stored = theirs["v1", "ConfigMap", "vgpu-node", name]["data"]["config.yaml"]
     assert stored == config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--set=kubelet.root=/data", "root"),
+        ("--set=components.webpage=true", "webpage"),
+        ("--set=image.operator=registry.example/op:7", "image"),
+        ("--set=scheduler.replicas=3", "replicas"),
+        ("--set=components.web=yes", "web"),
+        ("--set=images.operator=", "operator"),
+        ("--set=kubelet.pods=data/pods", "pods"),
+    ],
+)
+def test_a_key_or_value_that_the_chart_does_not_know_is_refused_by_name(
+    helm: str, chart: Path, flag: str, says: str
+):
+    done = template(helm, chart, flag)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+    assert says in done.stderr.split("schema", 1)[1]
+
+
+def test_the_notes_warn_of_what_would_not_work_and_of_nothing_else(
+    helm: str, chart: Path, tmp_path: Path
+):
+    images = [
+        f"--set=images.{name}=registry.example/{name}:7" for name in ("operator", "nodeagent")
+    ]
+    quiet = notes(helm, chart, tmp_path / "a", *images)
+    assert "rollout status daemonset/vgpu-nodeagent" in quiet
+    assert "WARNING" not in quiet
+    named = notes(helm, chart, tmp_path / "b")
+    assert named.count("WARNING") == 2
+    assert "images.operator is vgpu/operator:dev" in named
+    old = notes(helm, chart, tmp_path / "c", *images, "--kube-version=1.35.2")
+    assert old.count("WARNING") == 1
+    assert "components.agentsReadAllPods=true" in old
+    repaired = "--set=components.agentsReadAllPods=true"
+    again = notes(helm, chart, tmp_path / "d", *images, "--kube-version=1.35.2", repaired)
+    assert "WARNING" not in again
+    alone = notes(helm, chart, tmp_path / "e", *images, "--set=scheduler.enabled=false")
+    assert alone.count("WARNING") == 1
+    assert "scheduler.enabled is false" in alone
