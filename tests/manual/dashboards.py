@@ -8,6 +8,7 @@ dashboards use a dozen of Grafana's fields, and a library that has all of them i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ Kind = Literal["timeseries", "stat", "bargauge", "table"]
 _SCHEMA = 39
 """The version is that of Grafana 11; later versions read it and convert it."""
 _WIDTH = 24
+LINES = 20
+"""The most lines that a query draws for objects of which a fleet has thousands."""
+_MANY = {"node", "device_uuid", "instance", "namespace", "claim", "pod", "container"}
+"""Labels with a value for each object."""
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -36,6 +41,7 @@ class Panel:
         about: What it means and what to do, shown beside the title.
         most: The end of the scale; None: follows the data.
         stacked: Whether series are drawn on top of each other.
+        lowest: Whether the lowest are drawn, not the highest, where there are too many.
     """
 
     title: str
@@ -46,6 +52,29 @@ class Panel:
     about: str = ""
     most: float | None = None
     stacked: bool = False
+    lowest: bool = False
+
+    @property
+    def is_cut(self) -> bool:
+        """True if a query may have a line for each object of the cluster."""
+        named = {label for legend in self.queries for label in re.findall(r"{{(\w+)}}", legend)}
+        return self.kind != "table" and bool(named & _MANY)
+
+    @property
+    def drawn(self) -> Mapping[str, str]:
+        """The queries as Grafana asks them: a line for each of 5,000 devices shows nothing."""
+        if not self.is_cut:
+            return self.queries
+        word = "bottomk" if self.lowest else "topk"
+        return {legend: f"{word}({LINES}, {query})" for legend, query in self.queries.items()}
+
+    @property
+    def description(self) -> str:
+        """What Grafana shows beside the title."""
+        if not self.is_cut:
+            return self.about
+        end = "lowest" if self.lowest else "highest"
+        return f"{self.about} At any time the {LINES} {end} values.".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +233,13 @@ NODE = Dashboard(
                 "percentunit",
                 width=12,
             ),
-            Panel("Healthy", {_DEVICE: f"vgpu_device_healthy{_OF_NODE}"}, kind="stat", most=1),
+            Panel(
+                "Healthy",
+                {_DEVICE: f"vgpu_device_healthy{_OF_NODE}"},
+                kind="stat",
+                most=1,
+                lowest=True,
+            ),
             Panel(
                 "Processes without a claim",
                 {_DEVICE: f"vgpu_device_unclaimed_processes{_OF_NODE}"},
@@ -218,7 +253,11 @@ NODE = Dashboard(
             ),
         ),
         "Agent": (
-            Panel("Slots", {"{{instance}} {{state}}": "vgpu_agent_slots"}, stacked=True),
+            Panel(
+                "Slots of all nodes",
+                {"{{state}}": "sum by (state) (vgpu_agent_slots)"},
+                stacked=True,
+            ),
             Panel("PreStartContainer, 99 %", {"": "vgpu:agent_prestart_seconds:p99"}, "s"),
             Panel(
                 "Containers refused",
@@ -441,7 +480,7 @@ def _panel(panel: Panel, number: int, place: Mapping[str, int]) -> dict[str, Any
         "id": number,
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.about,
+        "description": panel.description,
         "datasource": _SOURCE,
         "gridPos": dict(place),
         "fieldConfig": {"defaults": defaults, "overrides": []},
@@ -453,6 +492,6 @@ def _panel(panel: Panel, number: int, place: Mapping[str, int]) -> dict[str, Any
                 "datasource": _SOURCE,
                 **({"format": "table", "instant": True} if is_table else {}),
             }
-            for at, (legend, query) in enumerate(panel.queries.items())
+            for at, (legend, query) in enumerate(panel.drawn.items())
         ],
     }

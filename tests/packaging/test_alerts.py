@@ -7,7 +7,9 @@ minute: `0x10` repeats 0 ten more times, `0+60x10` grows by 60 a minute.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ pytestmark = pytest.mark.tools
 COMPONENT = ROOT / "manifests" / "components" / "alerts"
 MONITORING = ROOT / "manifests" / "components" / "monitoring"
 PAGE = ROOT / "docs" / "operations" / "monitoring.md"
+ANCHORS = set(re.findall(r"^### (\S+)$", PAGE.read_text().lower(), re.MULTILINE))
+(SITE,) = re.findall(r"^site_url: (\S+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
 JOBS = ("vgpu-operator-metrics", "vgpu-webhook-metrics", "vgpu-nodeagent-metrics")
 
 Series = Mapping[str, str]
@@ -258,10 +262,36 @@ def test_an_alert_fires_when_it_should_and_then_alone(
 def test_an_alert_says_what_it_means_and_where_to_read_what_to_do(name: str):
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert {"summary", "description", "runbook"} == rule["annotations"].keys()
-    page, _, anchor = rule["annotations"]["runbook"].partition("#")
-    assert ROOT / page == PAGE
+    assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
+    url, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert url.startswith(SITE)
+    page = (ROOT / "docs" / url.removeprefix(SITE)).with_suffix(".md")
+    assert page == PAGE
+    assert anchor in ANCHORS
     assert anchor == name.lower()
+
+
+def test_an_overlay_as_the_manual_has_it_names_another_address_in_every_alert(tmp_path: Path):
+    text = PAGE.read_text().split("### Runbooks at another address", 1)[1]
+    patch = yaml.safe_load(text.split("```yaml\n", 1)[1].split("```", 1)[0])
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(COMPONENT / "alerts.yaml", tmp_path)],
+        **patch,
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    command = ["kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = [o for o in yaml.safe_load_all(done.stdout) if o]
+    urls = {
+        rule["alert"]: rule["annotations"]["runbook_url"]
+        for group in built["spec"]["groups"]
+        for rule in group["rules"]
+    }
+    base = "https://wiki.example.org/vgpu/monitoring#"
+    assert urls == {name: base + name.lower() for name in ALERTS}
 
 
 def test_the_page_has_no_alert_that_is_not_there():

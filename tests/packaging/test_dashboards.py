@@ -61,7 +61,7 @@ def queries(dashboard: Dashboard) -> Iterator[str]:
     """Return every query, with values in place of Grafana's variables."""
     for panels in dashboard.rows.values():
         for panel in panels:
-            for query in panel.queries.values():
+            for query in panel.drawn.values():
                 text = query.replace("$__rate_interval", "5m")
                 yield re.sub(r"\$(node|namespace|claim)\b", ".*", text)
 
@@ -103,6 +103,55 @@ def test_every_query_returns_data(dashboard: Dashboard, tmp_path: Path):
         ],
     }
     run_cases(tmp_path, [rules], [case])
+
+
+def of_a_fleet(objects: int) -> list[dict[str, str]]:
+    """Return every series once for each of so many nodes, devices, namespaces, claims and pods."""
+    found = []
+    for each in every_series():
+        name, labels = each["series"].rstrip("}").split("{")
+        if name.startswith("vgpu_agent_"):
+            labels += ',instance="i"' if labels else 'instance="i"'
+        for number in range(objects):
+            own = re.sub(
+                r'\b(node|device_uuid|namespace|claim|pod|container|instance)="(\w+)"',
+                rf'\1="\g<2>{number}"',
+                labels,
+            )
+            found.append({"series": f"{name}{{{own}}}", "values": each["values"]})
+    return list({each["series"]: each for each in found}.values())
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda each: each.name)
+def test_no_panel_draws_a_line_for_each_object_of_a_fleet(dashboard: Dashboard, tmp_path: Path):
+    rules = rule_file(tmp_path, yaml.safe_load(RULES.read_text()))
+    tables = {
+        query
+        for panels in dashboard.rows.values()
+        for panel in panels
+        if panel.kind == "table"
+        for query in panel.queries.values()
+    }
+    case = {
+        "interval": "1m",
+        "input_series": of_a_fleet(30),
+        "promql_expr_test": [
+            {
+                "expr": f"count({query}) > bool 20",
+                "eval_time": f"{MINUTES}m",
+                "exp_samples": [{"labels": "{}", "value": 0}],
+            }
+            for query in queries(dashboard)
+            if not any(query.startswith(table.split("{")[0]) for table in tables)
+        ],
+    }
+    run_cases(tmp_path, [rules], [case])
+
+
+def test_of_too_many_devices_those_that_are_not_healthy_are_drawn():
+    (healthy,) = (p for d in DASHBOARDS for ps in d.rows.values() for p in ps if p.lowest)
+    assert healthy.title == "Healthy"
+    assert all(query.startswith("bottomk(20, ") for query in healthy.drawn.values())
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda each: each.name)

@@ -46,6 +46,8 @@ _KUBELET = {
     "pods": "/var/lib/kubelet/pods",
 }
 """The kubelet's folders on hosts, by the name of their value; in containers they never move."""
+_RUNBOOKS = "https://example.com/vgpu/operations/monitoring.html"
+"""The page that alerts link to, as the manifests have it."""
 _HELPERS = """\
 {{- /* A changed configuration has another name, so that a change of it rolls its readers. */ -}}
 {{- define "vgpu.config" -}}
@@ -73,6 +75,11 @@ asks the operator's extender (manifests/examples/main-scheduler).
 
 WARNING: this cluster runs Kubernetes {{ .Capabilities.KubeVersion.Version }}. Before 1.36 agents
 cannot read their pods and are not ready without --set=components.agentsReadAllPods=true.
+{{- end }}
+{{- if and .Values.components.alerts (hasPrefix "https://example.com/" .Values.runbooks) }}
+
+WARNING: alerts link to {{ .Values.runbooks }}, which is an example.
+Set runbooks to the address of docs/operations/monitoring.md, published where you read it.
 {{- end }}
 {{- range $name, $image := .Values.images }}
 {{- if hasPrefix "vgpu/" $image }}
@@ -214,6 +221,8 @@ def _values(default: Objects) -> str:
         "# The cluster's configuration as one text (docs/reference/configuration.md);",
         "# empty: files/config.yaml.",
         'config: ""',
+        "# The page that alerts link to, published where you read it; each has a heading there.",
+        f"runbooks: {_RUNBOOKS}",
         "# manifests/components; each folder has a word on what it does.",
         "components:",
     ]
@@ -307,6 +316,9 @@ def _escaped(obj: Mapping[str, Any], config: str) -> str:
         name = _IMAGES.get(image.rpartition(":")[0])
         if separator and not head.strip(" -") and name is not None:
             line = f"{head}image: {{{{ .Values.images.{name} | quote }}}}"
+        head, separator, anchor = line.partition(f"runbook_url: {_RUNBOOKS}#")
+        if separator:
+            line = f'{head}runbook_url: {{{{ printf "%s#{anchor}" .Values.runbooks | quote }}}}'
         for name, path in _KUBELET.items():
             if line.strip() == f"path: {path}":
                 line = line.replace(path, f"{{{{ .Values.kubelet.{name} | quote }}}}")

@@ -148,3 +148,19 @@ def test_the_notes_warn_of_what_would_not_work_and_of_nothing_else(
     alone = notes(helm, chart, tmp_path / "e", *images, "--set=scheduler.enabled=false")
     assert alone.count("WARNING") == 1
     assert "scheduler.enabled is false" in alone
+    alerts = "--set=components.alerts=true"
+    example = notes(helm, chart, tmp_path / "f", *images, alerts)
+    assert example.count("WARNING") == 1
+    assert "alerts link to" in example
+    own = notes(helm, chart, tmp_path / "g", *images, alerts, "--set=runbooks=https://w.example/m")
+    assert "WARNING" not in own
+
+
+def test_alerts_link_to_the_page_that_is_given(helm: str, chart: Path):
+    page = "--set=runbooks=https://wiki.example.org/m"
+    theirs = rendered(helm, chart, "--set=components.alerts=true", page)
+    rules = theirs["monitoring.coreos.com/v1", "PrometheusRule", "vgpu-system", "vgpu-alerts"]
+    for group in rules["spec"]["groups"]:
+        for rule in group["rules"]:
+            expected = f"https://wiki.example.org/m#{rule['alert'].lower()}"
+            assert rule["annotations"]["runbook_url"] == expected
