@@ -432,14 +432,15 @@ class Engine:
             is_moot = not self.state.reservations.is_current(reservation)
             is_being_written = reservation.key in self.state.claims.writing
             is_moot = is_moot or (ends and not is_being_written)
-            # While a write is in flight, a status with the reservation is not final: the write may
-            # be the one that removes it.
-            if not (is_moot or (reservation.is_written and not is_being_written)):
+            # While a write is in flight or has no response, a status with the reservation is not
+            # final: the write may be the one that removes it.
+            is_settled = self.state.claims.is_settled(reservation.key)
+            if not (is_moot or (reservation.is_written and is_settled)):
                 continue
             del self._awaited[allocation_id]
             if not future.done():
                 claim = self.state.cache.claim(reservation.key)
-                future.set_result(claim if reservation.is_written else None)
+                future.set_result(claim if reservation.is_written and is_settled else None)
 
     def _answer_groups(self, *, ends: bool) -> None:
         """Answer the Binds of groups' pods that need not wait for others any more."""

@@ -76,13 +76,17 @@ class InFlight:
 
 @dataclass(slots=True)
 class Unsettled:
-    """An assumption whose write may still land, but only while the claim is at this version.
+    """A write without a response, which may land only while the claim is at this version.
 
     A write tests the version on which it was decided, so it can no longer land once the claim has
     been observed at a later version.
+
+    Attributes:
+        assumption: The ledger's assumption for the write; None if it gives no devices.
+        version: The version of the claim that the write tests.
     """
 
-    assumption: Assumption
+    assumption: Assumption | None
     version: int
 
 
@@ -142,7 +146,7 @@ class ClaimWork:
     Attributes:
         due: Claims to reconcile in the next round.
         writing: Writes in flight.
-        unsettled: Assumptions of writes without a response.
+        unsettled: Writes without a response that may still land.
         backoffs: The back-off of claims whose last write failed.
         not_before: The times before which such claims are not written again.
         expired: Ids of allocations whose pods were not bound in time.
@@ -184,6 +188,10 @@ class ClaimWork:
     def look_at(self, key: ClaimKey) -> None:
         """Reconcile the claim in the next round."""
         self.due[key] = None
+
+    def is_settled(self, key: ClaimKey) -> bool:
+        """Return True if no write of ours may still change what is known of the claim."""
+        return key not in self.writing and key not in self.unsettled
 
 
 @dataclass(frozen=True, slots=True)

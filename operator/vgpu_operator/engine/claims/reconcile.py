@@ -380,6 +380,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     write_reservation,
     expire,
     keep_for_next_pod,
+    outrun_unsettled,
     lift_gate,
     hand_over_bound,
     name_resource_claim,
@@ -394,9 +395,9 @@ CLAIM_STEPS: tuple[Step, ...] = (
     evict_violator,
     describe,
     observe_generation,
-    outrun_unsettled,
 )
 """The order matters: steps that free devices come before steps that keep them, descriptions last.
+No gate is lifted while a write without a response may still change the claim.
 """
 
 

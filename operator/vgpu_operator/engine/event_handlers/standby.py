@@ -16,7 +16,7 @@ from vgpu_operator.engine.event_handlers.pods import note_pod
 from vgpu_operator.engine.preemption.open_preemptions import Preemptions
 from vgpu_operator.engine.resource_claims.known import resource_key
 from vgpu_operator.engine.scheduling.places import unreserve
-from vgpu_operator.engine.state import ClaimWork, PodWork, State
+from vgpu_operator.engine.state import ClaimWork, InFlight, PodWork, State, Unsettled
 
 
 def as_standby(state: State) -> State:
@@ -35,12 +35,14 @@ def as_standby(state: State) -> State:
     for reservation in state.reservations:
         if reservation not in kept:
             unreserve(state, reservation)
-    for unsettled in state.claims.unsettled.values():
-        for write in unsettled:
-            state.ledger.forget(write.assumption)  # the fence makes the write fail
-    for unsent in state.claims.writing.values():  # decided at the end of the last round
-        if unsent.assumption is not None:
-            state.ledger.forget(unsent.assumption)
+    # The fence makes writes without a response fail; the others were decided in the last round, and
+    # were not sent.
+    writes: list[InFlight | Unsettled] = list(state.claims.writing.values())
+    for late in state.claims.unsettled.values():
+        writes.extend(late)
+    for write in writes:
+        if write.assumption is not None:
+            state.ledger.forget(write.assumption)
     former = state.preemptions
     found = State(
         state.config,

@@ -313,12 +313,12 @@ def _pass_together(state: State, key: GroupKey) -> bool:
 
 
 def _ready(state: State, pod: GPUPod) -> Reservation | None:
-    """Return the reservation of a gated pod if its claim shows it and is not being written."""
+    """Return the reservation of a gated pod if its claim shows it and no write may change it."""
     held, claim = state.reservations.of_pod(pod.uid), state.cache.claim(pod.claim)
     if held is None or claim is None or not pod.is_gated or held.phase is not Phase.OFFERED:
         return None
-    allocation, is_writing = claim.status.allocation, held.key in state.claims.writing
-    if not held.is_written or is_writing or held.has_lapsed(state.now):
+    allocation, is_settled = claim.status.allocation, state.claims.is_settled(held.key)
+    if not held.is_written or not is_settled or held.has_lapsed(state.now):
         return None
     is_going = claim.metadata.deletion_timestamp is not None
     is_shown = allocation is not None and allocation.id == held.allocation_id

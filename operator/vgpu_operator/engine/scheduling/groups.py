@@ -494,7 +494,7 @@ def _why_not(state: State, work: GroupTry, needed: int, asked: int) -> str:
 
 
 def _is_written(state: State, held: Reservation) -> bool:
-    return held.is_written and held.key not in state.claims.writing
+    return held.is_written and state.claims.is_settled(held.key)
 
 
 def _fail(state: State, key: GroupKey, work: GroupTry, why: str) -> None:

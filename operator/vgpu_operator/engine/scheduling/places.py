@@ -234,7 +234,7 @@ def resolve(state: State, key: ClaimKey, version: int) -> None:
         return
     open_ = [each for each in waiting if each.version >= version]
     for each in waiting:
-        if each.version < version:
+        if each.version < version and each.assumption is not None:
             state.ledger.forget(each.assumption)
     if open_:
         state.claims.unsettled[key] = open_
@@ -243,15 +243,22 @@ def resolve(state: State, key: ClaimKey, version: int) -> None:
 
 
 def leave_unsettled(state: State, key: ClaimKey, version: int, write: InFlight) -> None:
-    """Assume a write whose outcome is unknown until the claim is seen at a later version.
+    """Keep a write whose outcome is unknown until the claim is seen at a later version.
 
-    The write may have landed or may still land. Its assumption is separate from the reservation's,
-    which may end earlier.
+    The write may have landed or may still land. What it gives is assumed, apart from the
+    reservation's assumption, which may end earlier. A write that gives nothing may take the claim's
+    devices back, so nobody may rely on them until it is settled.
     """
-    if write.allocation is None or write.spec is None:
-        return
-    assumption = state.ledger.assume(key, write.spec, write.allocation)
-    state.claims.unsettled.setdefault(key, []).append(Unsettled(assumption, version))
+    assumption = None
+    if write.allocation is not None and write.spec is not None:
+        assumption = state.ledger.assume(key, write.spec, write.allocation)
+    else:
+        claim = state.cache.claim(key)
+        if claim is None or claim.status.allocation is None:
+            return
+    waiting, late = state.claims.unsettled.setdefault(key, []), Unsettled(assumption, version)
+    if assumption is not None or late not in waiting:  # the same write is tried again and again
+        waiting.append(late)
 
 
 def _tentative(
