@@ -6,7 +6,8 @@ the agent watches its pods and reads a claim
 
 * when a pod that names it is bound here: it was allocated before that;
 * when the pod's annotation `vgpu.dev/poke` changes, by which the operator tells of a resize;
-* in PreStart, so that no container starts by an old copy;
+* in PreStart, so that no container starts by an old copy; the devices allocated to it are read
+  there, too, because an administrator's change of one may be ahead of its mark;
 * while a pod waits for a grant, and from the end of a pod until its allocation is gone.
 
 All claims allocated here are listed when the agent starts, and again when the watch of pods had a
@@ -21,7 +22,7 @@ from collections.abc import Iterable, Mapping
 
 from vgpu_api import names
 from vgpu_api.core.pod import Pod
-from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.backoff import Backoff
 from vgpu_client.clock import Clock
@@ -110,15 +111,33 @@ class ClaimReads:
                 continue
 
     async def read_for(self, pod: Pod) -> None:
-        """Read the claims of a pod now. If the API server does not answer, the copies stand.
+        """Read the claims of a pod now, and their devices.
 
-        Nothing waits here for reads that others have caused.
+        If the API server does not answer, the copies stand. Nothing waits here for reads that
+        others have caused.
         """
+        places = list(self._places(pod))
         try:
             async with asyncio.timeout(_PRESTART_S):
-                await asyncio.gather(*(self._read(place) for place in self._places(pod)))
+                await asyncio.gather(*map(self._read, places))
+                await asyncio.gather(*map(self._read_device, self._devices_of(places)))
         except (ClientError, TimeoutError) as error:
             logger.warning("claims of pod %s not read: %s", pod.metadata.name, error or "no answer")
+
+    def _devices_of(self, places: Iterable[Place]) -> set[str]:
+        """Return the names of the devices allocated to claims."""
+        claims = [self._view.claims.objects.get(place) for place in places]
+        allocations = [claim.status.allocation for claim in claims if claim is not None]
+        devices = [each for held in allocations if held is not None for each in held.devices]
+        return {each.name for each in devices if each.name}
+
+    async def _read_device(self, name: str) -> None:
+        try:
+            raw = await self._api.get(GPU_DEVICES, name)
+        except NotFound:
+            self._view.drop_device(name)
+            return
+        self._view.take_device(raw)
 
     async def _list(self) -> None:
         """List the claims that are allocated here, from the server's cache: there are many nodes.

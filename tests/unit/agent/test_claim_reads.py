@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent_bench import a_bound_pod
+from builders import a_device
 from set_clock import SetClock
 from vgpu_api.core.pod import Pod
 from vgpu_api.names import pod_claim_name
@@ -54,7 +55,9 @@ class Claims:
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def get(self, resource: Resource, name: str, *, namespace: str) -> dict[str, Any]:
+    async def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
         self.asked.append(name)
         await self.answers.wait()
         if not self.is_up:
@@ -332,6 +335,41 @@ async def test_a_claim_that_is_allocated_elsewhere_by_now_is_dropped() -> None:
         node.api.objects[own(pod)] = a_claim(own(pod), pod, version=12, node="node-2")
         await node.reads.read_for(pod)
         assert node.known == {}
+
+
+async def test_a_start_reads_the_devices_of_its_claim() -> None:
+    """An administrator's change of a device counts for every pod that is created after it."""
+    async with a_node() as node:
+        pod = a_bound_pod()
+        device = a_device(name="gpu-a", uuid="GPU-a", node=NODE).to_wire()
+        other = a_device(name="gpu-b", uuid="GPU-b", node=NODE).to_wire()
+        for raw in (device, other):
+            raw["metadata"]["resourceVersion"] = "5"
+            node.view.take_device(raw)
+        forced = {**device, "spec": {**device["spec"], "corePolicy": "Force"}}
+        forced["metadata"] = {**device["metadata"], "resourceVersion": "6"}
+        node.api.objects["gpu-a"] = forced
+        claim = a_claim(own(pod), pod, version=11)
+        allocated = {"request": "main", "name": "gpu-a", "uuid": "GPU-a", "memory": "1Gi"}
+        claim["status"]["allocation"]["devices"] = [allocated]
+        node.api.objects[own(pod)] = claim
+        await node.reads.read_for(pod)
+        assert node.view.devices.objects["", "gpu-a"].spec.core_policy == "Force"
+        assert "gpu-b" not in node.api.asked
+
+
+async def test_a_start_drops_a_device_whose_object_is_gone() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        device = a_device(name="gpu-a", uuid="GPU-a", node=NODE).to_wire()
+        device["metadata"]["resourceVersion"] = "5"
+        node.view.take_device(device)
+        claim = a_claim(own(pod), pod, version=11)
+        allocated = {"request": "main", "name": "gpu-a", "uuid": "GPU-a", "memory": "1Gi"}
+        claim["status"]["allocation"]["devices"] = [allocated]
+        node.api.objects[own(pod)] = claim
+        await node.reads.read_for(pod)
+        assert node.view.devices.objects == {}
 
 
 async def test_the_view_is_not_synced_before_claims_were_listed() -> None:
