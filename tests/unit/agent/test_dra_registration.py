@@ -64,6 +64,7 @@ async def test_a_socket_that_somebody_removed_is_made_again(
     await appears(path)
     remove(path)
     await appears(path)
+    await appears(node.sockets.registration)  # it is made after the endpoint
     async with PlayedKubelet.of(node.sockets.registration) as kubelet:
         assert await kubelet.unprepare() == ""
     serves.cancel()
