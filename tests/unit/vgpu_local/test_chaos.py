@@ -221,8 +221,8 @@ def a_lease(holder: str) -> WriteEvent:
 @pytest.mark.parametrize(
     ("held_by", "waited_s", "early"),
     [
-        (["a", "a", "b"], 4.0, False),
-        (["a", "a", "b"], 3.9, True),
+        (["a", "a", "b"], 3.7, False),
+        (["a", "a", "b"], 3.5, True),
         (["a", "", "b"], 0.1, False),
         (["a", "a", "a"], 0.1, False),
     ],

@@ -15,7 +15,7 @@ from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.chaos.leader import LEASES
 from vgpu_local.programs import NAMESPACE
 
-_WRITES = 1 / 3  # of the lease: how long what was sent may take to land
+_WRITES = 1 / 5  # of the lease, as in the leader's terms: how long what was sent may take to land
 
 
 @dataclass(slots=True)
