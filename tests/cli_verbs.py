@@ -27,6 +27,8 @@ _BY_FILE = ("import",)
 """These read a cluster only without a file."""
 _ALWAYS = ("--yes", "--no-wait-for-capacity")
 """Flags without which a verb asks for confirmation or waits."""
+_ASKING_NOBODY = ("--client",)
+"""Flags with which a verb that queries a cluster queries none."""
 _NOBODY = "none"
 """A name that nothing has."""
 
@@ -106,7 +108,9 @@ def with_each_flag() -> list[Arguments]:
         for name, verb in asking_a_cluster().items()
         for words in _required(verb)
         for action in verb._actions
-        if action.nargs == 0 and action.dest != "help" and not {*action.option_strings} & {*words}
+        if action.nargs == 0
+        and action.dest != "help"
+        and not {*action.option_strings} & {*words, *_ASKING_NOBODY}
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ def with_components(folder: Path, *components: str) -> list[Any]:
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
     return built(folder)
+
+
+def test_every_object_is_labelled_with_the_version_of_the_package(default: list[Any]) -> None:
+    project = tomllib.loads((MANIFESTS.parent / "pyproject.toml").read_text())["project"]
+    labels = [each["metadata"]["labels"] for each in default]
+    assert {each.get("app.kubernetes.io/version") for each in labels} == {project["version"]}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-COMMANDS = frozenset({"get", "explain", "top", "drain", "doctor", "audit", "support-bundle"})
+COMMANDS = frozenset(
+    {"get", "explain", "top", "drain", "doctor", "audit", "support-bundle", "version"}
+)
 _KINDS = ("slices", "devices", "nodes")
 _OTHER_NAMES = {
     "slice": "slices",
@@ -34,7 +36,7 @@ _JSONPATH = "jsonpath="
 
 def add_commands(commands: Commands) -> None:
     """Add the commands that read a cluster."""
-    for add in (_get, _explain, _top, _drain, _doctor, _audit, _support_bundle):
+    for add in (_get, _explain, _top, _drain, _doctor, _audit, _support_bundle, _version):
         add(commands)
 
 
@@ -205,6 +207,22 @@ def _support_bundle(commands: Commands) -> None:
         type=Path,
         help="Archive to write (default: vgpu-support-TIME.tar.gz)",
     )
+    add_cluster(command)
+
+
+def _version(commands: Commands) -> None:
+    command = commands.add_parser(
+        "version",
+        help="Show the versions of this program and of the operator",
+        description="Show the version of this program, and that of the operator in the cluster, "
+        "which is a label of its Deployment.",
+    )
+    command.add_argument(
+        "--client",
+        action="store_true",
+        help="Show only the version of this program, without a cluster",
+    )
+    add_output(command)
     add_cluster(command)
 
 

@@ -177,6 +177,22 @@ async def _support_bundle(options: argparse.Namespace) -> int:
     return DONE
 
 
+async def _version(options: argparse.Namespace) -> int:
+    from vgpu_operator.cli import version
+
+    versions = {"client": version.client_version()}
+    if not options.client:
+        async with Api.connect(options.kubeconfig, options.context) as api:
+            versions["operator"] = await version.operator_version(api)
+    printer = Printer()
+    if options.output == "json":
+        printer.out.write(json.dumps(versions, indent=2) + "\n")
+        return DONE
+    for name, value in versions.items():
+        printer.line(f"{name.capitalize()} version: {value}")
+    return DONE
+
+
 async def _import(options: argparse.Namespace) -> int:
     from vgpu_operator.cli.hami_installation import configuration_of, read_installation
     from vgpu_operator.cli.importing import as_document
@@ -212,5 +228,6 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
     "doctor": _doctor,
     "audit": _audit,
     "support-bundle": _support_bundle,
+    "version": _version,
     "import": _import,
 }
