@@ -14,7 +14,7 @@ from vgpu_local.pod_groups import BY_VERSION, PodGroups
 collect_ignore = [] if "VOLCANO" in os.environ else ["test_volcano.py"]
 """Tests that need more than a real control plane are not even collected without it."""
 if os.geteuid() != 0:
-    collect_ignore.append("test_dra_kubelet.py")  # a kubelet runs as root only
+    collect_ignore += ["test_claims_kubelet.py", "test_dra_kubelet.py"]  # a kubelet is root
 UNSERVED = 1
 """A port on which no webhook of ours answers."""
 
