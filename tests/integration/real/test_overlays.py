@@ -66,11 +66,6 @@ def test_an_overlay_is_accepted_without_a_warning(plane: ControlPlane, overlay: 
             "/apis/coordination.k8s.io/v1/namespaces/vgpu-system/leases/vgpu-operator",
             "leader-election",
         ),
-        (
-            AGENT,
-            "/apis/coordination.k8s.io/v1/namespaces/vgpu-node/leases/node-1",
-            "node-high",
-        ),
     ],
 )
 def test_requests_of_our_accounts_have_seats_of_their_own(
