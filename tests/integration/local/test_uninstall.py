@@ -8,16 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from vgpu_api.names import HAMI_NODE_REGISTER
+from vgpu_api.names import AGENT_NAMESPACE, HAMI_NODE_REGISTER
 from vgpu_api.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     MUTATING_WEBHOOKS,
+    PODS,
     VALIDATING_WEBHOOKS,
     VGPU_CLAIMS,
 )
+from vgpu_local.agent_pod import agent_pod
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
@@ -46,6 +49,11 @@ def kubectl_vgpu(cluster: LocalCluster, *arguments: str) -> subprocess.Completed
         timeout=180,
         stdin=subprocess.DEVNULL,
     )
+
+
+def is_unready(pod: dict[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "False" for c in conditions)
 
 
 def label_what_is_installed(cluster: LocalCluster) -> None:
@@ -107,6 +115,9 @@ def test_a_lost_nodes_claim_is_released_when_an_administrator_says_so(
         grant_the_operators_account(cluster)
         name = a_user(cluster)
         os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)
+        # Until the kubelet finds it unready, nobody can tell that it hangs.
+        agent = agent_pod("n1")["metadata"]["name"]
+        cluster.wait_for(PODS, agent, is_unready, namespace=AGENT_NAMESPACE, limit=60)
         refused = kubectl_vgpu(cluster, "release", "--node", "n1", "--yes")
         assert refused.returncode == 2
         assert "pod default/user uses a GPU" in refused.stderr
