@@ -31,6 +31,7 @@ from vgpu_client.transport import Object
 from vgpu_operator.cli.hami_installation import COMPONENT, PLUGIN, HamiInstallation, place_of
 from vgpu_operator.cli.listing import CannotAnswer, listed
 from vgpu_operator.cli.printing import Printer
+from vgpu_operator.cli.release_node import release
 from vgpu_operator.cli.users import users_of
 from vgpu_operator.insight.hami_node import BothConfigs, HamiNode, judge
 from vgpu_operator.insight.hami_records import RecordedPod
@@ -53,7 +54,7 @@ _OUR_AGENT = f"{names.PART_OF_LABEL},{COMPONENT}=nodeagent"
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a node was before it was taken over, as it is written on the node.
+    """The state of a node before it was taken over, as recorded on the node.
 
     Attributes:
         label: The label that HAMi's device plugin selects nodes by.
@@ -346,21 +347,9 @@ class Migration:
     async def _release(self, name: str) -> list[str]:
         """End the claims that hold what HAMi's pods use on a node; return what is left."""
         for claim in await self._held(name):
-            metadata = claim["metadata"]
-            released = {"allocationID": claim["status"]["allocation"]["id"]}
-            changes = {"metadata": {"uid": metadata["uid"]}, "status": {"released": released}}
-            try:
-                await self._operator.merge_patch(
-                    VGPU_CLAIMS,
-                    metadata["name"],
-                    changes,
-                    namespace=metadata["namespace"],
-                    subresource="status",
-                )
-            except (NotFound, Conflict):
-                continue
-            await self._gone(VGPU_CLAIMS, claim)
-            self._printer.line(f"claim {place_of(claim)}: released")
+            if await release(self._operator, claim):
+                await self._gone(VGPU_CLAIMS, claim)
+                self._printer.line(f"claim {place_of(claim)}: released")
         left: list[Object] = []
         async for _ in self._polls(_OPERATOR_S):
             left = await self._held(name)

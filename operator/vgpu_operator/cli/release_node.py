@@ -110,24 +110,8 @@ class ReleaseNode:
             )
         operator = self._api.acting_as(OPERATOR_USER)
         for claim in plan.claims:
-            metadata = claim["metadata"]
-            allocation = claim["status"]["allocation"]["id"]
-            changes = {
-                # If a new claim has taken the name, the UID causes a conflict.
-                "metadata": {"uid": metadata["uid"]},
-                "status": {"released": {"allocationID": allocation}},
-            }
-            try:
-                await operator.merge_patch(
-                    VGPU_CLAIMS,
-                    metadata["name"],
-                    changes,
-                    namespace=metadata["namespace"],
-                    subresource="status",
-                )
-            except (NotFound, Conflict):
-                continue  # the claim is gone, or another claim has its name
-            self._say(f"claim {_name(claim)}: released")
+            if await release(operator, claim):
+                self._say(f"claim {_name(claim)}: released")
         waited = 0.0
         mine = {claim["status"]["allocation"]["id"] for claim in plan.claims}
         while held := [
@@ -161,6 +145,36 @@ class ReleaseNode:
         return not node.is_silent and any(
             is_agent_pod(pod) and pod.is_ready and pod.spec.node_name == self._node for pod in pods
         )
+
+
+async def release(operator: Api, claim: Object) -> bool:
+    """Record that an allocated claim is released, as its node's agent would.
+
+    Args:
+        operator: A client that acts as the operator.
+        claim: The claim, with the allocation to release.
+
+    Returns:
+        False if the claim is gone, or another claim has its name.
+
+    Raises:
+        ClientError: The API server is unreachable or refuses the request.
+    """
+    metadata = claim["metadata"]
+    released = {"allocationID": claim["status"]["allocation"]["id"]}
+    # If a new claim has taken the name, the UID causes a conflict.
+    changes = {"metadata": {"uid": metadata["uid"]}, "status": {"released": released}}
+    try:
+        await operator.merge_patch(
+            VGPU_CLAIMS,
+            metadata["name"],
+            changes,
+            namespace=metadata["namespace"],
+            subresource="status",
+        )
+    except (NotFound, Conflict):
+        return False
+    return True
 
 
 def _name(claim: Object) -> str:
