@@ -22,12 +22,13 @@ from collections.abc import Iterable, Mapping
 
 from vgpu_api import names
 from vgpu_api.core.pod import Pod
-from vgpu_api.resources import GPU_DEVICES, VGPU_CLAIMS
+from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.backoff import Backoff
 from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_nodeagent.events import Event, PodChanged, PodListRead, StartGranted, StartRefused
+from vgpu_nodeagent.state.device_reads import read_device
 from vgpu_nodeagent.state.node_view import NodeView, Place
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,8 @@ class ClaimReads:
         try:
             async with asyncio.timeout(_PRESTART_S):
                 await asyncio.gather(*map(self._read, places))
-                await asyncio.gather(*map(self._read_device, self._devices_of(places)))
+                devices = self._devices_of(places)
+                await asyncio.gather(*(read_device(self._api, self._view, n) for n in devices))
         except (ClientError, TimeoutError) as error:
             logger.warning("claims of pod %s not read: %s", pod.metadata.name, error or "no answer")
 
@@ -130,14 +132,6 @@ class ClaimReads:
         allocations = [claim.status.allocation for claim in claims if claim is not None]
         devices = [each for held in allocations if held is not None for each in held.devices]
         return {each.name for each in devices if each.name}
-
-    async def _read_device(self, name: str) -> None:
-        try:
-            raw = await self._api.get(GPU_DEVICES, name)
-        except NotFound:
-            self._view.drop_device(name)
-            return
-        self._view.take_device(raw)
 
     async def _list(self) -> None:
         """List the claims that are allocated here, from the server's cache: there are many nodes.

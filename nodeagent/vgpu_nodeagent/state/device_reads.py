@@ -32,6 +32,20 @@ _LIST_AFTER_S = 5.0
 """An agent that starts creates its devices one after the other, so marks may be behind them."""
 
 
+async def read_device(api: Api, view: NodeView, name: str) -> None:
+    """Bring the view's copy of a device up to date.
+
+    Raises:
+        ClientError: The device could not be read.
+    """
+    try:
+        raw = await api.get(GPU_DEVICES, name)
+    except NotFound:
+        view.drop_device(name)
+    else:
+        view.take_device(raw)
+
+
 class DeviceReads:
     """Keeps the view's devices up to date.
 
@@ -90,12 +104,7 @@ class DeviceReads:
             ClientError: One could not be read.
         """
         for _, name in list(self._view.devices.objects):
-            try:
-                raw = await self._api.get(GPU_DEVICES, name)
-            except NotFound:
-                self._view.drop_device(name)
-            else:
-                self._view.take_device(raw)
+            await read_device(self._api, self._view, name)
 
     async def _list_unless_marked(self) -> None:
         """List the devices unless another mark comes, or the agent's own writes agree with it.
