@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from vgpu_api import dra
 from vgpu_api.core import ResourceClaim
@@ -107,27 +108,26 @@ def _is_touched(found: ResourceClaim) -> bool:
 
 def _let_go(found: ResourceClaim) -> WriteResourceClaim | None:
     finalizers = tuple(found.metadata.finalizers)
-    if FINALIZER_IN_USE not in finalizers:
-        return None
-    return WriteResourceClaim(
-        namespace=found.metadata.namespace or "",
-        name=found.metadata.name,
-        purpose="let go",
-        version=found.metadata.resource_version,
-        claim=vgpu_claim_of(found),
-        finalizers=finalizers,
-    )
+    return _write(found, "let go", finalizers) if FINALIZER_IN_USE in finalizers else None
 
 
 def _free(found: ResourceClaim, *, is_awaited: bool) -> WriteResourceClaim:
     """Return the write that deallocates a claim, and lets it go unless a pod waits for it."""
     finalizers = tuple(found.metadata.finalizers)
     is_kept = is_awaited or FINALIZER_IN_USE not in finalizers
+    return _write(found, "deallocate", None if is_kept else finalizers)
+
+
+def _write(
+    found: ResourceClaim,
+    purpose: Literal["deallocate", "let go"],
+    finalizers: tuple[str, ...] | None,
+) -> WriteResourceClaim:
     return WriteResourceClaim(
         namespace=found.metadata.namespace or "",
         name=found.metadata.name,
-        purpose="deallocate",
+        purpose=purpose,
         version=found.metadata.resource_version,
         claim=vgpu_claim_of(found),
-        finalizers=None if is_kept else finalizers,
+        finalizers=finalizers,
     )
