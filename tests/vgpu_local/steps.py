@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -177,3 +179,18 @@ def grant_the_operators_account(cluster: LocalCluster) -> None:
         *("apply", "-f", "-"), stdin=yaml.safe_dump_all(rights)
     )
     assert done.returncode == 0, done.stderr
+
+
+def kubectl_vgpu(
+    cluster: LocalCluster, *arguments: str, limit_s: float = 180
+) -> subprocess.CompletedProcess[str]:
+    """Run a verb of the CLI as the cluster's administrator."""
+    command = [sys.executable, "-m", "vgpu_operator.cli", *arguments]
+    return subprocess.run(
+        [*command, "--kubeconfig", str(cluster.kubeconfig)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+    )

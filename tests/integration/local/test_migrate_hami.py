@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from vgpu_local.steps import (
     create,
     delete_pod,
     grant_the_operators_account,
+    kubectl_vgpu,
     running,
     until,
 )
@@ -36,20 +36,8 @@ NODE = "n1"
 CONFIG = Path(__file__).parents[3] / "manifests" / "overlays" / "beside-hami" / "config.yaml"
 
 
-def kubectl_vgpu(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vgpu_operator.cli", *arguments]
-    return subprocess.run(
-        [*command, "--kubeconfig", str(cluster.kubeconfig)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 def migrate(cluster: LocalCluster, *flags: str) -> subprocess.CompletedProcess[str]:
-    return kubectl_vgpu(cluster, "migrate", "hami", *flags)
+    return kubectl_vgpu(cluster, "migrate", "hami", *flags, limit_s=200)
 
 
 @pytest.fixture

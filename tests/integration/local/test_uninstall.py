@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,24 +29,13 @@ from vgpu_local.steps import (
     create,
     delete_pod,
     grant_the_operators_account,
+    kubectl_vgpu,
     running,
 )
 
 pytestmark = pytest.mark.timeout(240)
 
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
-
-
-def kubectl_vgpu(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vgpu_operator.cli", *arguments]
-    return subprocess.run(
-        [*command, "--kubeconfig", str(cluster.kubeconfig)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 def is_unready(pod: dict[str, Any]) -> bool:
