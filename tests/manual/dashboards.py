@@ -70,7 +70,7 @@ class Panel:
 
     @property
     def description(self) -> str:
-        """What Grafana shows beside the title."""
+        """The text that Grafana shows beside the title."""
         if not self.is_cut:
             return self.about
         end = "lowest" if self.lowest else "highest"

@@ -1,4 +1,4 @@
-"""What the page about platforms tells people to set fits the manifests."""
+"""The settings on the page about platforms fit the manifests."""
 
 from __future__ import annotations
 

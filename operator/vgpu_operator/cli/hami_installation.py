@@ -77,7 +77,7 @@ class HamiInstallation:
 
 @dataclass(frozen=True, slots=True)
 class HamiConfiguration:
-    """What HAMi's ConfigMaps and arguments say, in our terms.
+    """HAMi's settings, from its ConfigMaps and arguments, as a configuration of ours.
 
     Attributes:
         config: The equivalent configuration; the defaults if there is an error.

@@ -68,7 +68,7 @@ class RefusedPod:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a move from HAMi would meet.
+    """The findings about an installation of HAMi before a move.
 
     Attributes:
         installed: HAMi's objects.

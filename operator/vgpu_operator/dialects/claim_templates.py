@@ -27,7 +27,7 @@ _MEMORY, _CORES = "memory", "cores"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a pod asks for by templates.
+    """The devices that a pod requests through ResourceClaimTemplates.
 
     Attributes:
         amounts: Resources in HAMi's words, by container.

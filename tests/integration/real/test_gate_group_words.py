@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a pod names its group, and where the minimum is."""
+    """The labels and annotations by which a pod names its group, and the kind with the minimum."""
 
     groups: Resource
     labels: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a move from HAMi would meet: read from HAMi's objects, wherever its chart put them."""
+"""The survey before a move reads HAMi's objects, wherever its chart put them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from vgpu_api.core import PodGroup
 from vgpu_local.apiserver.storage import WriteEvent
 
 LATE_S = 30.0
-"""What was true within this time may be what the decision was based on."""
+"""A decision may rest on anything that was true within this many seconds before it."""
 _KINDS = frozenset({"pods", "vgpuclaims.vgpu.dev", "podgroups.scheduling.k8s.io", "events"})
 
 
