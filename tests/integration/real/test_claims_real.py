@@ -224,7 +224,9 @@ def test_a_scheduler_that_rejects_the_only_node_is_not_asked_thirty_times_a_seco
         versions.add((claim or {}).get("metadata", {}).get("resourceVersion"))
         time.sleep(0.05)
     assert len(versions) <= 12, "each round takes two writes, and waits longer than the one before"
-    assert "NodeRejected" in reasons(cluster, "late")
+    cluster.until(
+        lambda: "NodeRejected" in reasons(cluster, "late"), lambda: reasons(cluster, "late")
+    )
     delete(cluster, "late")
     delete(cluster, "met", REPLICA_SETS)
     gone(cluster, late)

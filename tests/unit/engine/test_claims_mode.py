@@ -103,9 +103,10 @@ def bind(world: Replica, pod: Pod, **status: Any) -> None:
 
 
 def unschedulable(world: Replica, pod: Pod) -> None:
+    """Let kube-scheduler set the pod aside; from 1.35 on it keeps a nomination by others."""
     raw = copy.deepcopy(world.api.objects[(PODS.plural, "default", pod.metadata.name)])
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    raw["status"] = {"phase": "Pending", "conditions": [condition]}
+    raw["status"] = {**raw.get("status", {}), "phase": "Pending", "conditions": [condition]}
     seen(world, raw)
 
 

@@ -298,7 +298,9 @@ def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:
     for pod in state.cache.pods_of(key):
         if pod.uid not in work.stuck or not pod.wants_node:
             continue
-        wait_s = PREEMPTING_S if pod.pod.status.nominated_node_name else STUCK_S
+        # In mode Claims the nomination is ours and does not say that kube-scheduler preempts.
+        preempts = pod.pod.status.nominated_node_name and not pod.resource_claim
+        wait_s = PREEMPTING_S if preempts else STUCK_S
         due = max(work.stuck[pod.uid] + wait_s, work.reported.get(pod.uid, 0.0))
         if state.now >= due and pod.resource_claim:
             work.stuck[pod.uid] = state.now  # try again if the pod is still there after STUCK_S
