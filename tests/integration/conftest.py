@@ -35,16 +35,16 @@ IS_REAL = KIND == "real"
 HERE = Path(__file__).parent
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
 
-# About the stand-in's own processes, or with servers of their own; the counterpart of the
-# certificates is in real/test_rights.py.
+# These tests check the stand-in's own processes or bring servers of their own. On a real cluster,
+# real/test_rights.py covers certificates.
 OF_THE_STANDIN = [
     "local/test_local_cluster.py",
     "local/test_issued_certificates.py",
     "local/test_demo.py",
-    "local/test_migrate_hami.py",  # plays the DaemonSets' controllers itself
+    "local/test_migrate_hami.py",  # it plays the DaemonSets' controllers itself
     "test_old_server.py",
 ]
-# What the API server does for its clients: it must hold on both.
+# The API server's promises to its clients, which must hold on both servers.
 CONTRACT = {str(path.relative_to(HERE)) for path in HERE.glob("contract/test_*.py")}
 collect_ignore = OF_THE_STANDIN if IS_REAL else ["real"]
 if KIND == "standin-only":
@@ -57,7 +57,7 @@ class RunningCluster:
     """A cluster with nothing in it yet.
 
     Attributes:
-        kubeconfig: Path of an administrator's kubeconfig.
+        kubeconfig: The path of an administrator's kubeconfig.
         url: The API server's address.
         is_real: Whether it is Kubernetes itself.
     """
@@ -69,7 +69,10 @@ class RunningCluster:
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """Forks our programs; on a real control plane they are executed, as in production."""
+    """A process that forks our programs.
+
+    On a real control plane they are executed, as in production.
+    """
     folder = tmp_path_factory.mktemp("fork_server")
     with ForkServer(program_environment(folder, DRIVER_LOADER)) as running:
         yield running
@@ -77,7 +80,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 
 @pytest.fixture(scope="session")
 def whole_cluster(request: pytest.FixtureRequest) -> Callable[..., LocalCluster]:
-    """Describes a cluster of nodes and options, on what this run is for."""
+    """The class or function that builds a cluster of nodes and options on the server under test."""
     if IS_REAL:
         return real_cluster
     fork_server: ForkServer = request.getfixturevalue("fork_server")

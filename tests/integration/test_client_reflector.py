@@ -27,7 +27,7 @@ SHORT = LeaseTimes(duration_s=2, renew_s=0.2, retry_s=0.1, write_s=1.0)
 
 
 class View:
-    """The objects as delivered, and a way to wait for an expected state."""
+    """Keeps the objects as delivered, and waits for an expected state."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}

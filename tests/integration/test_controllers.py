@@ -1,4 +1,4 @@
-"""The leader's Kopf handlers on an API server: what they see, what they write, and their end."""
+"""The leader's Kopf handlers on an API server see and write what they should, and end cleanly."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def config(cluster: RunningCluster, namespace: str) -> OperatorConfig:
 
 
 class EndedLease:
-    """A lease that has nothing left."""
+    """A lease that has expired."""
 
     def remaining_s(self) -> float:
-        """Return that no time is left for a write."""
+        """Return 0, because no time is left for a write."""
         return 0.0
 
 
@@ -67,7 +67,7 @@ async def leading(api: Api, config: OperatorConfig) -> AsyncIterator[None]:
 
 
 def threads() -> int:
-    """Of handlers."""
+    """Return the number of the handlers' threads."""
     return [thread.name for thread in threading.enumerate()].count("controllers")
 
 

@@ -1,9 +1,8 @@
-"""Each verb of `kubectl vgpu`, and each program besides it, on API servers that lack what it needs,
-and on none: one line, no traceback.
+"""Each verb of `kubectl vgpu`, and each program besides it, on servers that are too old, or absent.
 
-The verbs come from the parser, and the programs from the package (`cli_verbs.py`). The servers are
-written down here: what a server of that age answers is all that matters, and none as old can be
-built of today's modules.
+Each must answer with one line and no traceback. The verbs come from the parser, and the programs
+from the package (`cli_verbs.py`). The servers are simulated: only their answers matter, and no
+server that old can be built from today's modules.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ def a_server(
     version: str = "v1.20.15",
     items: Mapping[str, Sequence[object]] = MappingProxyType({}),
 ) -> Iterator[Path]:
-    """Return a kubeconfig of a server that serves paths with these beginnings; 404 for the rest.
+    """Serve the paths that begin so, answer 404 to the rest, and return the server's kubeconfig.
 
     Args:
         folder: The folder for the kubeconfig.
         served: The beginnings of the paths.
-        version: The server's version; empty: it reports none.
+        version: The server's version, or an empty string if it reports none.
         items: The items of its lists, by path.
     """
 
@@ -99,7 +98,7 @@ def a_server(
             elif "/api/v1/" in served and path in _DISCOVERY:
                 self._answer(200, _DISCOVERY[path])
             elif not path.startswith(served):
-                # Kubernetes answers so for a group or version that it does not have.
+                # Kubernetes answers like this for a group or version that it does not have.
                 self._send(404, "text/plain; charset=utf-8", b"404 page not found\n")
             elif path.endswith(f"/{A_POD['metadata']['name']}"):
                 self._answer(200, A_POD)
@@ -123,7 +122,7 @@ def a_server(
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -138,7 +137,7 @@ def a_server(
 
 
 def _is_a_list(path: str) -> bool:
-    """Return True if the path ends with a plural of a kind, and not with a name of ours."""
+    """Return True if the path ends with the plural of a kind, not with the name of an object."""
     last = path.rpartition("/")[2]
     return last.endswith("s") and not last.startswith("vgpu-")
 
@@ -159,7 +158,7 @@ def _kubeconfig(folder: Path, address: str) -> Path:
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A server of version 1.20 that neither has nor could have anything of ours."""
+    """A server of version 1.20 that lacks our kinds and could not have them."""
     with a_server(tmp_path_factory.mktemp("old"), *OF_1_20) as kubeconfig:
         yield kubeconfig
 
@@ -198,7 +197,7 @@ def one_line(code: int, said: str, program: str = "kubectl vgpu") -> None:
 
 
 def test_what_asks_no_cluster_is_known() -> None:
-    """A verb that takes no kubeconfig is not tested here: which ones is written down."""
+    """A verb that takes no kubeconfig is not tested here; this list names those verbs."""
     assert on_paper() == {"check"}
     assert {arguments[0] for arguments in invocations()} == set(asking_a_cluster())
 
@@ -289,7 +288,7 @@ def test_doctor_says_that_the_server_is_too_old(
     assert server["remedy"] == "upgrade the control plane"
 
 
-# The programs besides it.
+# The programs besides the CLI.
 
 
 def test_every_program_of_the_package_is_tested_in_one_of_these_ways() -> None:

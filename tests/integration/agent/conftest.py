@@ -1,4 +1,4 @@
-"""An API server for each test of one agent, and what is most asked of it."""
+"""An API server for each test of one agent, and the builders that most tests use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vgpu_client.api import Api
 
 @pytest.fixture
 def server(agent_plane: AgentPlane) -> Server:
-    """The server, for its faults and writes."""
+    """The server, which injects faults and records writes."""
     return agent_plane.server
 
 

@@ -1,4 +1,4 @@
-"""The GPUDevice objects of a node: made, kept, true; and what a sick device does to the slots."""
+"""The GPUDevice objects of a node are created and kept true; a sick device loses its slots."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_an_object_that_the_operator_publishes_is_left_alone(
     obj = {"metadata": {"name": "dcu-0"}, "status": said}
     await api.apply(GPU_DEVICES, obj, field_manager="test", force=True, subresource="status")
     await api.delete(GPU_DEVICES, NAME_0)
-    await until(api, GPU_DEVICES, NAME_0, is_ready)  # the agent has looked at all of them
+    await until(api, GPU_DEVICES, NAME_0, is_ready)  # the agent has checked every device
     assert (await api.get(GPU_DEVICES, "dcu-0"))["status"].get("conditions", []) == []
 
 
@@ -136,7 +136,7 @@ async def test_an_object_in_which_nothing_changed_is_not_written(
     await api.json_patch(
         GPU_DEVICES, NAME_0, patch, subresource="status", field_manager="vgpu-operator"
     )
-    # The agent has seen that version when it has answered a later one.
+    # A later version that the agent has answered shows that it has seen this one.
     await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": {"slots": 7}})
     device = await until(
         api, GPU_DEVICES, NAME_0, lambda d: d["status"]["allocatable"]["slots"] == 7
@@ -149,12 +149,12 @@ async def test_an_object_in_which_nothing_changed_is_not_written(
         return [v for v in events if v["metadata"]["name"] == NAME_0 and "status" in v]
 
     newest = device["metadata"]["resourceVersion"]
-    for _ in range(600):  # who records a real server's history follows a watch
+    for _ in range(600):  # on a real server the history follows a watch, so it may lag
         if newest in {version["metadata"]["resourceVersion"] for version in versions()}:
             break
         await asyncio.sleep(0.05)
     since = [v["status"] for v in versions() if "allocated" in v["status"]]
-    assert len(since) == 3  # the operator's, the administrator's, and the agent's answer to that
+    assert len(since) == 3  # by the operator, the administrator, and the agent in response
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ async def test_an_object_in_which_nothing_changed_is_not_written(
 async def test_a_setting_that_cannot_act_on_the_device_is_named_until_it_is_taken_out(
     api: Api, node: AgentNode, setting: Json, field: str
 ) -> None:
-    """A T4: no MIG, and memory that its driver reports."""
+    """A T4 has no MIG, and its driver reports its memory."""
     await until(api, GPU_DEVICES, NAME_0, is_ready)
     await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": setting})
     device = await until(
@@ -232,7 +232,7 @@ async def test_a_device_that_falls_off_the_bus_is_not_ready_and_a_new_agent_says
 async def test_a_gpu_without_memory_by_nvml_is_shown_beside_the_others_until_it_is_given_some(
     api: Api, node: AgentNode
 ) -> None:
-    """A T4 and a GB10: NVML knows no memory of the second."""
+    """The node has a T4 and a GB10; NVML cannot tell the memory of the GB10."""
     other = device_object_name(GPU_1)
     await until(api, GPU_DEVICES, other, is_ready)
     await node.stop_agent()
@@ -277,8 +277,8 @@ async def test_a_fatal_event_takes_the_devices_free_slots_away_but_no_slot_in_us
     await node.driver.events.put(DeviceEvent(GPU_0, Severity.FATAL, "XID79", "fell off the bus"))
     device = await until(api, GPU_DEVICES, NAME_0, lambda d: not is_ready(d))
     assert condition(device, "Healthy")["reason"] == "XID79"
-    # Ten of the other device, and one that stands for the slot in use: kube-scheduler subtracts the
-    # pod on it from what is healthy.
+    # Ten slots of the other device, and one for the slot in use: kube-scheduler subtracts the pod
+    # that uses it from the healthy slots.
     await offers(api, 11)
     environment = node.kubelet.environment("default", "p1", "main")
     assert environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{T4_MIB // 2}M"
@@ -324,7 +324,7 @@ async def test_a_driver_that_does_not_answer_makes_no_device_of_a_pod_unhealthy(
     await a_pod_on(api, "p1", GPU_0, 1)
     node.driver.error = "NVML did not answer within 10 s"
     await node.driver.events.put(DeviceEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
-    await offers(api, 1)  # the driver has been asked again, and only what is in use stays
+    await offers(api, 1)  # the driver has been asked again, and only the slot in use stays
     assert health(await api.get(PODS, "p1", namespace="default")) == ["Healthy"]
 
 
@@ -354,13 +354,16 @@ async def test_what_nvml_asks_for_after_an_error_is_the_conditions_reason(
         found = condition(device, type_)
         assert (found["status"], found["reason"]) == ("False", "GPUResetRequired")
         assert found["message"] == "it needs a GPU reset, after XID 95"
-    await offers(api, 10)  # the other device's slots
+    await offers(api, 10)  # only the other device's slots are left
 
 
 async def test_what_the_configuration_has_for_nodes_with_these_labels_holds_on_them(
     api: Api, node: AgentNode
 ) -> None:
-    """An excluded device is no longer allocated, and its object reports it as absent."""
+    """The configuration's section for these labels applies to the nodes that have them.
+
+    An excluded device is no longer allocated, and its object reports it as absent.
+    """
     other = device_object_name(GPU_1)
     await until(api, GPU_DEVICES, other, is_ready)
     await node.stop_agent()

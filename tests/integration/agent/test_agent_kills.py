@@ -1,4 +1,7 @@
-"""An agent killed at any moment: afterwards all records agree. `make chaos-agent` is longer."""
+"""An agent is killed at any moment, and afterwards all records agree.
+
+`make chaos-agent` runs longer.
+"""
 
 from __future__ import annotations
 

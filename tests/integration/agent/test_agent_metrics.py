@@ -53,7 +53,7 @@ async def scrape(node: AgentNode) -> str:
 
 
 async def within(seconds: float, node: AgentNode, holds: Callable[[str], bool]) -> str:
-    """Return the first scrape that shows it."""
+    """Return the first scrape that fulfils the condition."""
     text = ""
     for _ in range(int(seconds / PAUSE_S)):
         if holds(text := await scrape(node)):
@@ -63,7 +63,7 @@ async def within(seconds: float, node: AgentNode, holds: Callable[[str], bool]) 
 
 
 def keep(text: str) -> None:
-    """For `make check-metrics`."""
+    """Store the scrape for `make check-metrics` if it asks for one."""
     if into := os.environ.get("VGPU_EXPOSITION"):
         Path(into).write_text(text)
 

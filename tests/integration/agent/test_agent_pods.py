@@ -104,7 +104,8 @@ async def test_a_driver_that_shall_keep_limits_and_cannot_lets_no_container_star
     node.driver.memory_limits = {}
     await pod_is(api, "p1", "Running")
     assert node.driver.memory_limits == {cgroup: {GPU_0: 8 << 30}}
-    assert "LD_PRELOAD" not in environment(node, "p1")  # memory alone: the driver keeps it
+    # with only a memory limit, the driver enforces it
+    assert "LD_PRELOAD" not in environment(node, "p1")
 
 
 async def test_without_the_drivers_files_a_container_is_refused_and_starts_once_they_are_there(
@@ -190,7 +191,7 @@ async def test_an_init_container_and_its_successor_on_the_same_slot_get_each_the
 async def test_when_init_containers_have_ended_their_page_denies_and_the_claim_says_so(
     api: Api, node: AgentNode
 ) -> None:
-    """Another pod has their devices by then, although the first pod still runs."""
+    """Another pod gets their devices then, although the first pod still runs."""
     requests = [a_request("prepare", phase="Init", memory="15Gi"), a_request(memory="1Gi")]
     claim = await create_claim(api, "c1", requests=requests)
     init = a_slot_container("prepare", 'echo "$VGPU_LIMIT_PAGE"')
@@ -240,7 +241,8 @@ async def test_a_grant_that_appears_later_starts_the_pod_at_once(api: Api, node:
     await pod_is_refused(api, "p1")
     claim = await create_claim(api, "c1")
     await allocate(api, claim, pod)
-    # This kubelet's own next attempt would be in half a minute: only a touch makes it look.
+    # This kubelet would retry by itself only after half a minute; touching the pod makes it look at
+    # once.
     await pod_is(api, "p1", "Running")
     assert (
         "vgpu.dev/poke"
@@ -297,7 +299,7 @@ async def test_the_sum_counts_a_claims_init_and_app_requests_by_their_peak(
             a_device("7Gi", uuid=GPU_0),
         ]
         await allocate(api, claim, pod, devices=devices)
-        await pod_is(api, f"p{name}", "Running")  # 9 + 7 = 16 GiB on device 0
+        await pod_is(api, f"p{name}", "Running")  # 9 GiB + 7 GiB = all 16 GiB of device 0
 
 
 async def test_an_init_container_beside_a_sidecar_is_summed_with_it(
@@ -380,7 +382,7 @@ async def test_a_finished_pod_frees_its_slot_and_names_the_allocation(
     page = page_of(node, "p1")
     assert list(node.config.cdi_dir.glob("*.json"))
     mounted = page.parent.parent.parent / "mounted"
-    mounted.hardlink_to(page)  # what a container keeps, as with a bind mount, when the folder goes
+    mounted.hardlink_to(page)  # a container's bind mount keeps the page when the folder goes
     await api.delete(PODS, "p1", namespace="default", grace_s=1)
     claim = await claim_is(api, "c1", "Released")
     assert read_page(mounted).state is PageState.CLOSED

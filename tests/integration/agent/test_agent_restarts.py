@@ -94,7 +94,7 @@ async def test_a_new_agent_knows_what_the_last_one_granted(api: Api, node: Agent
 
 @asynccontextmanager
 async def a_successor(node: AgentNode, api: Api) -> AsyncIterator[Agent]:
-    """Start another agent on the node as soon as it can take over, as an update does."""
+    """Start a second agent on the node, which takes over as soon as it can, as in an update."""
     successor = Agent(node.config, api, node.driver)
     running = asyncio.ensure_future(successor.run())
     try:
@@ -115,7 +115,7 @@ async def test_during_an_update_the_old_agent_serves_until_it_ends_and_the_new_o
     before = page_of(node)
     async with a_successor(node, api) as successor:
         assert not successor.registered.is_set()
-        await a_running_pod(api, name="2", memory="4Gi")  # the old one's to start
+        await a_running_pod(api, name="2", memory="4Gi")  # the old agent still starts this one
         clock = asyncio.get_running_loop().time
         ended = clock()
         await node.stop_agent()
@@ -124,7 +124,7 @@ async def test_during_an_update_the_old_agent_serves_until_it_ends_and_the_new_o
         assert clock() - ended < 1
         assert successor.unready() == ""
         await node.offers_slots()
-        await restarted_container(node, api)  # it knows what the old one granted
+        await restarted_container(node, api)  # the successor knows what the old agent granted
         assert page_of(node) == before
         await a_running_pod(api, name="3", memory="4Gi")
         assert read_page(page_of(node, "p2")).state is PageState.GRANT
@@ -206,7 +206,7 @@ async def has_said_started(node: AgentNode, *, times: int) -> None:
         if node.kubelet.logs("default", "p1", "main").count("started") == times:
             return
         await asyncio.sleep(0.02)
-    raise AssertionError(f"not said {times} times")
+    raise AssertionError(f"the container has not logged {times} starts")
 
 
 async def test_a_container_starts_while_the_api_server_is_away(
@@ -214,7 +214,8 @@ async def test_a_container_starts_while_the_api_server_is_away(
 ) -> None:
     greeting = a_slot_container(script="echo started; sleep 600")
     await a_running_pod(api, container=greeting, restartPolicy="Always")
-    await has_said_started(node, times=1)  # it runs before it has reported anything
+    # the container runs before the kubelet has reported anything
+    await has_said_started(node, times=1)
     away = server.faults.add(Fault(action="refuse", times=None))
     server.break_watches()
     await node.kubelet.kill_container("default", "p1", "main")

@@ -1,4 +1,4 @@
-"""An agent that has lost its place with a kubelet whose socket stays."""
+"""An agent notices that another plugin has taken its place with a kubelet whose socket stays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OneDevice(dp_grpc.DevicePluginServicer):
 
 @asynccontextmanager
 async def another_plugin(node: AgentNode) -> AsyncIterator[None]:
-    """Start a plugin that registers our resource, as NVIDIA's does when it starts."""
+    """Start a plugin that registers our resource, as NVIDIA's plugin does when it starts."""
     sockets = node.config.kubelet_socket.parent
     server = grpc.aio.server()
     dp_grpc.add_DevicePluginServicer_to_server(OneDevice(), server)
@@ -75,7 +75,7 @@ async def another_plugin(node: AgentNode) -> AsyncIterator[None]:
 
 
 async def a_pod_runs(api: Api) -> None:
-    """Start a pod: the kubelet calls this agent and no other plugin."""
+    """Start a pod, to show that the kubelet calls this agent and no other plugin."""
     claim = await create_claim(api, "c1")
     await allocate(api, claim, await create_pod(api, "p1", a_slot_container()))
     await pod_is(api, "p1", "Running")

@@ -47,7 +47,7 @@ async def rest(bare_cluster: Running, kubeconfig: Json) -> AsyncIterator[Rest]:
 
 @pytest.fixture
 async def things(rest: Rest) -> Rest:
-    """Clients as above, on a server that has the kind Thing."""
+    """A client as above, on a server that also has the kind Thing."""
     if "things.example.dev" not in await rest.names(CRDS):
         await rest.create(CRDS, thing_definition())
     await rest.until_served(THINGS)

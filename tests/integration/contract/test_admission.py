@@ -25,9 +25,9 @@ class Hook:
     Attributes:
         asked: The requests so far.
         answer: Makes the response to a request.
-        is_known: Set once the API server asks about ConfigMaps, so it knows the configuration.
+        is_known: Set once the API server has asked about ConfigMaps, so it knows the webhook.
         url: Where it listens.
-        bundle: The authority that vouches for it, as a configuration names it.
+        bundle: The CA bundle that a webhook configuration must name.
     """
 
     def __init__(self) -> None:

@@ -164,7 +164,7 @@ async def test_a_watch_that_selects_nothing_hears_how_far_history_is(
     start = (await api.list(CONFIG_MAPS, namespace=namespace)).resource_version
 
     async def first_bookmark() -> int:
-        # Kubernetes sends one a minute, and one two seconds before a stream's end.
+        # Kubernetes sends a bookmark once a minute, and two seconds before a stream ends.
         events = api.watch(
             CONFIG_MAPS, resource_version=start, label_selector="no=match", timeout_s=6
         )
@@ -204,7 +204,7 @@ async def test_a_finalizer_holds_a_deletion_up(api: Api, namespace: str) -> None
     await api.delete(CONFIG_MAPS, "a", namespace=namespace)
     held = await api.get(CONFIG_MAPS, "a", namespace=namespace)
     assert held["metadata"]["deletionTimestamp"]
-    with pytest.raises(Invalid):  # none can be added to what is being deleted
+    with pytest.raises(Invalid):  # finalizers cannot be added to an object that is being deleted
         await api.merge_patch(
             CONFIG_MAPS,
             "a",

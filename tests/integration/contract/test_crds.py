@@ -1,4 +1,4 @@
-"""Our kinds as the API server keeps them: defaults, refusals, status, selection, two writers."""
+"""The API server keeps objects of our kinds: defaults, refusals, status, selection, two writers."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ async def test_two_appliers_keep_their_conditions_side_by_side(api: Api, namespa
         await apply("other", Ready="True", Prepared="False")
     forced = await apply("other", force=True, Ready="True", Prepared="False")
     assert types(forced)["Prepared"] == "False"
-    gone = await apply("agent", Prepared="False")  # no longer reports Violated
+    gone = await apply("agent", Prepared="False")  # the operator no longer reports Violated
     assert types(gone) == {"Prepared": "False", "Ready": "True"}
 
 

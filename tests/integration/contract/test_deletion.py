@@ -6,7 +6,10 @@ from rest import NAMESPACES, NODES, SECRETS, THINGS, Json, Refused, Rest, a_thin
 
 
 def a_secret(name: str, *owners: Json, uid: str = "") -> Json:
-    """Return a Secret that belongs to others; the collector knows this kind from the beginning."""
+    """Return a Secret that belongs to owners.
+
+    The garbage collector knows this kind from the start.
+    """
     references = [
         {
             "apiVersion": owner["apiVersion"],

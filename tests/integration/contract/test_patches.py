@@ -11,7 +11,7 @@ from rest import NODES, THINGS, Json, Refused, Rest, a_thing
 
 @pytest.mark.parametrize(
     ("target", "patch", "result"),
-    [  # the cases of RFC 7386, appendix A, that are about objects without null
+    [  # the cases of RFC 7386, appendix A, that concern objects without null
         ({"a": "b"}, {"a": "c"}, {"a": "c"}),
         ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
         ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),

@@ -17,7 +17,7 @@ def a_binding(node: str, **metadata: Any) -> Json:
 
 
 async def bound(rest: Rest, **spec: Any) -> Json:
-    """Return a pod on a node of the test's own: pods without their node are soon deleted."""
+    """Return a pod bound to a node of its own test: a pod whose node is missing is soon deleted."""
     await rest.create(PODS, a_pod(**spec))
     await rest.create(f"{PODS}/p/binding", a_binding(rest.namespace))
     return await rest.get(f"{PODS}/p")
@@ -137,7 +137,7 @@ GATED = {"schedulingGates": [{"name": "x.dev/wait"}]}
 async def test_the_affinity_of_a_gated_pod_to_nodes_may_be_narrowed_and_no_other_pods_may(
     rest: Rest, before: Json | None, after: Json, *, is_accepted: bool
 ):
-    """The same as on Kubernetes (KEP-3838), where tests/integration/real/test_gate_real.py is."""
+    """Kubernetes does the same (KEP-3838), which tests/integration/real/test_gate_real.py shows."""
     given = {} if before is None else {"affinity": before}
     change = {"spec": {"affinity": after, "schedulingGates": None}}
     await rest.create(PODS, a_pod(**GATED, **given))

@@ -27,7 +27,7 @@ async def lists(rest: Rest, user: str, namespace: str, *groups: str) -> bool:
 
 
 async def soon_lists(rest: Rest, user: str, namespace: str, *groups: str) -> None:
-    """Wait until the user may; the authorizer hears of bindings by a watch."""
+    """Wait until the user may list them; the authorizer learns of bindings through a watch."""
     async with asyncio.timeout(20):
         while not await lists(rest, user, namespace, *groups):
             pass

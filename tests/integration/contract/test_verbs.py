@@ -180,7 +180,7 @@ async def test_a_strategic_patch_is_for_built_in_kinds_only(things: Rest):
 
 
 async def served_for_ever(rest: Rest, path: str) -> None:
-    """Read until it is refused: the server hears of a definition's end by a watch."""
+    """Read until the kind is no longer served; the server learns of its end through a watch."""
     async with asyncio.timeout(20):
         while True:
             await rest.get(path)

@@ -14,7 +14,8 @@ async def test_a_watch_from_nowhere_begins_with_what_is_there(rest: Rest, versio
     await rest.create(SECRETS, a_secret("b"))
     await rest.create(SECRETS, a_secret("a"))
     async with rest.watch(SECRETS, **version) as watch:
-        # version 0 is any version: a server whose cache is late sends the rest as they were created
+        # Version 0 means any version, and a server whose cache is late sends the rest as they were
+        # created.
         assert sorted(await watch.take(2)) == [("ADDED", "a"), ("ADDED", "b")]
 
 
@@ -65,7 +66,8 @@ async def test_a_watch_from_the_future_hears_nothing_until_then(rest: Rest):
     future = int(first["metadata"]["resourceVersion"]) + 1
     async with rest.watch(SECRETS, resourceVersion=str(future)) as watch:
         later = [await rest.create(SECRETS, a_secret(name)) for name in ("b", "c")]
-        # a real control plane writes objects of its own in between, so "b" may be late enough
+        # a real control plane writes objects of its own in between, so the version of "b" may be
+        # late enough
         heard = [
             each["metadata"]["name"]
             for each in later

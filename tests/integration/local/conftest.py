@@ -1,4 +1,4 @@
-"""Modules whose tests share one cluster; each test finds it empty."""
+"""Fixtures for modules whose tests share one cluster; each test finds it empty."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from vgpu_local.steps import empty
 
 @pytest.fixture
 def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """The module's own `module_cluster`, with no pod and no claim in it."""
+    """The module's own `module_cluster`, without pods and claims."""
     yield module_cluster
     empty(module_cluster)

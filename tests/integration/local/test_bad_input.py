@@ -69,7 +69,7 @@ def test_a_configuration_that_no_process_could_use_does_not_roll(
     assert 'nvidia.defaultMem: Invalid value: "lots": ' in refused(found)
     (webhook,) = cluster.webhooks
     logged = [line for line in webhook.said().splitlines() if "nvidia.defaultMem" in line]
-    assert len(logged) == 1  # a user's mistake, and none of the handler
+    assert len(logged) == 1  # the user's mistake is logged, and no failure of the handler
     assert " INFO " in logged[0]
 
 
@@ -233,7 +233,7 @@ def test_limits_are_switched_off_only_where_the_namespace_is_labelled(
 def test_a_users_mistake_is_one_line_at_info_in_the_log_of_the_webhooks(
     cluster: LocalCluster, refused: Callable[[dict[str, Any]], str]
 ) -> None:
-    """Kopf logs a refusal as the failure of its handler, at ERROR."""
+    """Without our filter, Kopf logs a refusal as a failure of its handler, at level ERROR."""
     (webhook,) = cluster.webhooks
     before = len(webhook.log.read_text())
     refused(pod({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "101"}))

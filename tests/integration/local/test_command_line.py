@@ -1,6 +1,6 @@
 """`kubectl vgpu` against a whole cluster, with its output in files and in a terminal.
 
-What has a terminal is executed; the rest is forked, as the cluster's own programs are.
+Commands that need a terminal are executed; the others are forked, as the cluster's programs are.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def ask(cluster: LocalCluster, *arguments: str) -> str:
 
 
 def refused(cluster: LocalCluster, *arguments: str) -> str:
-    """Return the one line of a command that has no answer."""
+    """Return the one line that a command prints when it fails."""
     done = run(cluster, *arguments)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
@@ -228,7 +228,7 @@ def test_explain_says_the_conditions_words_and_what_would_have_to_end(
 def test_what_explain_says_must_end_is_enough_and_none_of_it_too_much(
     cluster: LocalCluster, scene: dict[str, str]
 ):
-    """Ending exactly the claims that explain names lets the node serve the pod."""
+    """The node can take the pod once exactly the claims that explain names have ended."""
     said = json.loads(ask(cluster, "explain", f"claim/{scene['waits']}", "-o", "json"))
     for node in said["nodes"]:
         held = {word.split()[0] for device in node["devices"] for word in device["held_by"]}
@@ -378,7 +378,8 @@ def test_no_color_takes_the_colours_and_leaves_the_table(cluster: LocalCluster):
     assert "one" in text
 
 
-# top: agents are asked by kubectl exec. Here they are processes, so a kubectl of ours goes to them.
+# top: the CLI reaches agents by kubectl exec. Here they are processes, so a kubectl of ours runs
+# the command there.
 
 KUBECTL = """#!{python}
 import json, subprocess, sys
@@ -413,7 +414,7 @@ def test_top_shows_what_slices_really_use(
         assert (done.returncode, done.stderr) == (0, "")
         return {row["CLAIM"]: row for row in rows(done.stdout)}
 
-    until(cluster, lambda: len(shown()) == 3)  # readings come every three seconds
+    until(cluster, lambda: len(shown()) == 3)  # a new reading comes every three seconds
     first = shown()[scene["first"]]
     assert (first["POD"], first["NODE"], first["CONTAINER"]) == ("first", scene["node"], "main")
     assert first["MEMORY"].endswith("Mi/8Gi")
@@ -457,7 +458,7 @@ def test_doctor_names_what_is_in_order_and_what_is_missing_with_a_remedy(cluster
     assert ("agents", "2 of 2 agents are ready") in well
     assert any(check == "leader" for check, _ in well)
     assert all(each["remedy"] for each in found if each["level"] != "ok")
-    # The programs of this cluster are no pods, and doctor reports that.
+    # The programs of this cluster are not pods, and doctor reports that.
     assert [each["level"] for each in found if each["check"] == "programs"] == ["warning"]
     errors = [each for each in found if each["level"] == "error"]
     assert done.returncode == (1 if errors else 0)
@@ -513,7 +514,7 @@ def test_names_are_completed_from_the_cluster(cluster: LocalCluster, scene: dict
     assert len(completed(cluster, "drain", "device/")) == 2
 
 
-# drain: the last tests, because they end pods.
+# drain: these tests come last because they end pods.
 
 
 def test_a_plan_of_a_drain_changes_nothing_and_needs_a_yes(
@@ -542,7 +543,7 @@ def test_a_drained_node_is_free_and_takes_nothing_until_that_is_undone(
     assert text.endswith("done\n")
 
     def is_free() -> bool:
-        """True if it is free; its allocated amount is written only once a second."""
+        """Return True if the device is free; its allocated amount is written only once a second."""
         devices = {row["NODE"]: row for row in rows(ask(cluster, "get", "devices"))}
         other = devices[scene["other"]]
         return (other["STATE"], other["MEMORY"]) == ("Cordoned", "0/16Gi")

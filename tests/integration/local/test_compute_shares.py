@@ -1,4 +1,4 @@
-"""Pods that share a device share its time as they asked."""
+"""Pods that share a device get the shares of its time that they asked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def share(cluster: LocalCluster, pod: str, *, seconds: int) -> float:
-    """Return the part of its device's time that a pod gets, launching all it can for so long."""
+    """Return the share of its device's time that a pod gets while it launches as much as it can."""
     done = cluster.exec(pod, [str(PROBE), "work", str(seconds)])
     assert done.exit_code == 0, done.stderr
     got: float = json.loads(done.stdout.splitlines()[-1])["share"]
@@ -36,12 +36,12 @@ def test_two_pods_on_one_device_get_thirty_and_sixty_percent_of_its_time(
         with ThreadPoolExecutor() as threads:
             small = threads.submit(share, cluster, "small", seconds=12)
             large = threads.submit(share, cluster, "large", seconds=12)
-        # A busy machine may leave both less than their share, and the first seconds count.
+        # On a busy machine both may get less than their share, and the first seconds count too.
         assert 0.05 < small.result() < 0.4
         assert 1.3 * small.result() < large.result() < 0.7
 
 
-# Of the first device on the page that the container sees: `cores_ceiling`.
+# The value of the first device on the page that the container sees: `cores_ceiling`.
 CEILING = ["sh", "-c", 'od -An -tu4 -j360 -N4 "$VGPU_LIMIT_PAGE"']
 
 

@@ -1,4 +1,4 @@
-"""`make demo KEEP=1`: its last lines are true."""
+"""The last lines that `make demo KEEP=1` prints are true."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A demo that stays up, and its output so far."""
+    """A demo that keeps running, and its output so far."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "vgpu_local.demo", "--keep"]
     running = subprocess.Popen(
@@ -59,7 +59,7 @@ def test_kept_it_prints_a_page_that_can_be_opened_with_the_token_that_it_names(
     assert (made.returncode, made.stderr) == (0, "")
     headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
     asked = urllib.request.Request(f"{page[2]}/api/v1/fleet", headers=headers)
-    unchecked = ssl.create_default_context()  # a browser warns, and goes on
+    unchecked = ssl.create_default_context()  # a browser would warn, and let the user go on
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
     with urllib.request.urlopen(asked, timeout=30, context=unchecked) as answer:
         fleet = json.load(answer)

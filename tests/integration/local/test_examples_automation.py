@@ -1,4 +1,4 @@
-"""The tour and the examples of automation, run as people run them."""
+"""The tour and the automation examples, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ def test_a_command_is_run_while_free_memory_is_of_no_use_to_those_who_wait(clust
     what = "of the free memory is on devices that are partly used"
 
     def prints(*lines: str) -> bool:
-        """True if the script prints these lines; allocated amounts are written once a second."""
+        """Return True if the script prints these lines.
+
+        Allocated amounts are written once a second.
+        """
         return run(cluster, "bash", script, "50", "echo", "scaled").stdout.splitlines() == [*lines]
 
     until(cluster, lambda: prints(f"0 claims wait; 0 % {what}"))

@@ -1,7 +1,7 @@
-"""Programs of a former version beside those of this one, as in the middle of an upgrade.
+"""Programs of the former version beside those of this one, as in the middle of an upgrade.
 
-The former version is the commit before this one, or the one that `VGPU_FORMER_VERSION` names, taken
-from the repository's history; its code runs as it was, on the CRDs of this version.
+The former version is the commit before this one, or the commit that `VGPU_FORMER_VERSION` names,
+taken from the repository's history. Its code runs unchanged, on the CRDs of this version.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def code_path(folder: Path) -> str:
 
 
 def with_known_options(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the command without options that came after the version that runs it."""
+    """Return the command without the options that came after the version that runs it."""
     program, options = list(command[:3]), list(command[3:])
     known = subprocess.run(
         [*program, "--help"], env=dict(environment), capture_output=True, check=True, text=True
@@ -105,7 +105,7 @@ def create(cluster: LocalCluster, name: str, node: str) -> None:
         try:
             cluster.run(cluster.api.create(PODS, pod))
             return
-        except ServerError:  # between two leaders
+        except ServerError:  # no operator leads at this moment
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -123,7 +123,7 @@ def wait_until(cluster: LocalCluster, holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     while not holds():
         cluster.check()
-        assert time.monotonic() < deadline, "it does not come to hold"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.05)
 
 
@@ -135,7 +135,7 @@ def leads(cluster: LocalCluster, operator: Daemon) -> bool:
 
 
 def hand_over(cluster: LocalCluster, leader: Daemon) -> Daemon:
-    """End the leader; returns the other one once it decides, when the first runs again."""
+    """End the leader; return the other operator once it decides and the first runs again."""
     other = next(each for each in cluster.operators if each is not leader)
     leader.may_end()
     leader.signal(signal.SIGTERM)
@@ -157,7 +157,7 @@ def test_operators_and_agents_of_two_versions_work_on_one_cluster(
         all_run(mixed, *names)
         leader = hand_over(mixed, leader)
         if number:
-            for name in names:  # given back under the other version's leader
+            for name in names:  # released while the other version leads
                 mixed.run(mixed.api.delete(PODS, name, namespace="default", grace_s=1))
             wait_until(mixed, lambda: len(mixed.objects(CLAIMS, "default")) == 2)
     all_run(mixed, "pod-0-old", "pod-0-new")

@@ -1,4 +1,4 @@
-"""Mode Gate: GPU pods run in a cluster whose scheduler asks no extender, whatever is killed."""
+"""Mode Gate: GPU pods run in a cluster whose scheduler has no extender, whatever is killed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_pods_run_without_a_scheduler_of_ours(cluster: LocalCluster) -> None:
         assert claim["status"]["allocation"]["nodeName"] == pod["spec"]["nodeName"]
         assert pod["spec"].get("schedulerName", "default-scheduler") == "default-scheduler"
         assert pod["metadata"]["annotations"]["hami.io/vgpu-node"] == pod["spec"]["nodeName"]
-    create(cluster, "fifth")  # four halves of two devices are given
+    create(cluster, "fifth")  # four halves of two devices are allocated
     until(lambda: events(cluster, "fifth"))
     assert is_gated(cluster, "fifth")
     delete_pod(cluster, "pod-0")
@@ -124,7 +124,10 @@ def test_a_node_without_cpu_is_passed_over(cluster: LocalCluster) -> None:
 def test_an_operator_that_is_killed_between_the_two_steps_loses_nothing(
     cluster: LocalCluster, *, after_patch: bool
 ) -> None:
-    """Before the patch its successor lifts the gate; after it, the pod runs without operator."""
+    """If it is killed before the patch, its successor lifts the gate.
+
+    After it, the pod needs no operator.
+    """
     if not after_patch:
         cluster.server.faults.add(LIFTS)
     create(cluster, "patient")
@@ -159,7 +162,7 @@ def test_a_pod_goes_to_the_node_of_its_volume_and_waits_for_a_claim_that_is_miss
 
 
 def test_explain_judges_a_pods_volumes_as_its_condition_does(cluster: LocalCluster) -> None:
-    """First there is no claim, then a volume for it on a node that is none."""
+    """First the pod has no volume claim, then one whose volume is on a node that does not exist."""
     install_config(cluster)
     make(cluster, STORAGE_CLASSES, a_local_class())
     create(cluster, "patient", **using("data"))
@@ -208,7 +211,10 @@ def test_without_the_right_to_the_configuration_explain_takes_the_gate_as_a_sign
 def test_simulate_refuses_a_pod_in_the_words_that_its_condition_gets(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """First there is no claim, then a volume for it on a node that is none; or too much CPU."""
+    """First the pod has no volume claim, then one whose volume is on a node that does not exist.
+
+    Another pod asks for too much CPU.
+    """
     install_config(cluster)
     make(cluster, STORAGE_CLASSES, a_local_class())
     file = tmp_path / "pod.json"
@@ -294,7 +300,7 @@ def test_a_page_whose_account_may_not_list_volumes_names_them_until_it_may(
 
 
 def install_config(cluster: LocalCluster) -> None:
-    """Install the operator's ConfigMap, which commands read."""
+    """Install the operator's ConfigMap, which the commands read."""
     key, _, value = PART_OF_LABEL.partition("=")
     metadata = {"name": "vgpu-config", "namespace": "default", "labels": {key: value}}
     data = {"config.yaml": json.dumps(CONFIG)}
@@ -313,7 +319,7 @@ def forbidden(cluster: LocalCluster, resource: str) -> Path:
 
 
 def a_visitor(cluster: LocalCluster) -> str:
-    """Return a token of an account that may list what the page shows, and volumes' claims."""
+    """Return a token of an account that may list what the page shows, and volume claims."""
     kinds = {
         "vgpu.dev": ["vgpuclaims", "gpudevices"],
         "": ["nodes", "persistentvolumeclaims"],
@@ -338,7 +344,7 @@ def asked(page: Page, visitor: str, pod: dict[str, Any]) -> Any:
 
 
 def simulated(cluster: LocalCluster, file: Path, kubeconfig: Path | None = None) -> Any:
-    """Return the verb's answer about the pod in a file, by default as an administrator."""
+    """Return the answer of `simulate` about the pod in a file, by default as an administrator."""
     arguments = ("simulate", "-f", str(file), "--admit", "-o", "json")
     done = in_files(kubeconfig or cluster.kubeconfig, *arguments, spawn=cluster.spawn)
     assert (done.returncode, done.stderr) == (0, "")
@@ -346,7 +352,7 @@ def simulated(cluster: LocalCluster, file: Path, kubeconfig: Path | None = None)
 
 
 def refused(cluster: LocalCluster) -> tuple[str, str]:
-    """Return reason and message of the only claim if it is refused."""
+    """Return reason and message of the only claim if it was refused."""
     for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default"):
         for condition in claim.get("status", {}).get("conditions", []):
             if (condition["type"], condition["status"]) == ("Allocated", "False"):
@@ -355,7 +361,7 @@ def refused(cluster: LocalCluster) -> tuple[str, str]:
 
 
 def explained(cluster: LocalCluster, kubeconfig: Path | None = None) -> Any:
-    """Return the verb's answer about the pod, by default as an administrator."""
+    """Return the answer of `explain` about the pod, by default as an administrator."""
     done = in_files(
         kubeconfig or cluster.kubeconfig, "explain", "patient", "-o", "json", spawn=cluster.spawn
     )

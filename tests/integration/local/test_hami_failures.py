@@ -1,6 +1,6 @@
 """Failures that users reported to HAMi, by the rows of our survey, do not happen here.
 
-Row 6 and what needs an exact moment is in the engine's own tests of the same name.
+Row 6, and cases that depend on an exact moment, are covered by the engine's tests of the same name.
 """
 
 from __future__ import annotations

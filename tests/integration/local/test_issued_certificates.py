@@ -56,7 +56,7 @@ class Cluster:
             daemon.start()
 
     async def without(self, secret: str) -> None:
-        """Take a pair away, as an administrator does who wants another one now."""
+        """Remove a serving pair, as an administrator does to have a new one issued."""
         nothing = {"data": {"tls.crt": None, "tls.key": None}}
         async with Api.connect(self._admin) as api:
             await api.merge_patch(SECRETS, secret, nothing, namespace=NAMESPACE)
@@ -67,7 +67,7 @@ class Cluster:
             await api.delete(SECRETS, secret, namespace=NAMESPACE)
 
     async def apply_secrets(self) -> None:
-        """Create those Secrets of manifests/ that are not there, empty as they are written."""
+        """Create the Secrets of manifests/ that are missing, empty as they are installed."""
         async with Api.connect(self._admin) as api:
             for obj in yaml.safe_load_all((BASE / "operator/certificates.yaml").read_text()):
                 with suppress(AlreadyExists):
@@ -142,7 +142,10 @@ def listens(port: int) -> bool:
 
 
 def is_let_in(port: int, context: ssl.SSLContext, name: str) -> bool:
-    """Return True if the server answers a client; it may hang up on one without a certificate."""
+    """Return True if the server answers a client.
+
+    It may hang up on a client without a certificate.
+    """
     try:
         with (
             socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
@@ -175,7 +178,7 @@ def test_two_replicas_on_an_empty_cluster_come_up_by_themselves(
 
 
 def shown(cluster: Cluster) -> set[str]:
-    """Return the certificates that the webhooks show, PEM."""
+    """Return the certificates that the webhooks present, in PEM."""
     ports = [replica.webhook for replica in cluster.webhooks]
     return {ssl.get_server_certificate(("127.0.0.1", port)) for port in ports}
 
@@ -196,7 +199,7 @@ def test_a_pair_that_is_issued_anew_is_shown_by_webhooks_that_go_on_running(
 
 
 def test_deleted_secrets_are_named_and_filled_anew_once_they_are_there(cluster: Cluster) -> None:
-    """Meanwhile the webhooks go on with the certificate that they have."""
+    """Meanwhile the webhooks keep the certificate that they have."""
     ports = [replica.webhook for replica in cluster.webhooks]
     cluster.until(lambda: all(listens(port) for port in ports))
     before, pids = shown(cluster), [daemon.pid for daemon in cluster.daemons]

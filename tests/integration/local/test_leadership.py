@@ -1,4 +1,4 @@
-"""Two operators: only one decides at a time whatever happens, and no pod is lost between them."""
+"""Only one of two operators decides at a time, whatever happens, and they lose no pod."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def create(cluster: LocalCluster, *names: str) -> None:
 
 
 def eventually(act: Callable[[], object]) -> None:
-    """Do what a webhook that is just going may refuse for a moment, as a controller would."""
+    """Retry like a controller while a webhook that is just stopping refuses for a moment."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -99,13 +99,13 @@ def history(cluster: LocalCluster, resource: str, name: str) -> list[WriteEvent]
 
 
 def wait_until(cluster: LocalCluster, holds: Callable[[], object], limit: float = 30.0) -> float:
-    """Return seconds until it holds."""
+    """Return the seconds until the condition holds."""
     began = time.monotonic()
     while not holds():
         cluster.check()
         if time.monotonic() - began > limit:
             logs = "\n".join(f"{one.name}:\n{one.log.read_text()}" for one in cluster.operators)
-            raise AssertionError(f"it does not come to hold\n{logs}")
+            raise AssertionError(f"the condition was not met in time\n{logs}")
         time.sleep(0.02)
     return time.monotonic() - began
 
@@ -138,7 +138,7 @@ def test_a_leader_that_goes_hands_over_and_every_pod_is_placed(cluster: LocalClu
 def test_a_leader_that_goes_refuses_calls_until_its_successor_has_the_service(
     cluster: LocalCluster,
 ) -> None:
-    """A call to a socket that no longer exists would block kube-scheduler until it times out."""
+    """A call to a closed socket would block kube-scheduler until it times out."""
     first = cluster.leader()
     second = the_other(cluster, first)
     url = cluster.extender_url(first)
@@ -153,7 +153,7 @@ def test_a_leader_that_goes_refuses_calls_until_its_successor_has_the_service(
 def test_a_replica_listens_when_it_has_seen_everything_and_could_lead(
     cluster: LocalCluster,
 ) -> None:
-    """Its port is its readiness: a rollout that waits for it ends no leader too early."""
+    """Its open port means ready, so a rollout that waits for it ends no leader too early."""
     second = the_other(cluster, cluster.leader())
     second.kill()
     late_s = 3.0
@@ -169,7 +169,7 @@ def test_a_replica_listens_when_it_has_seen_everything_and_could_lead(
 
 
 def answer_of(cluster: LocalCluster, url: str) -> int | None:
-    """Return the status of an extender's answer; None: nothing listens there."""
+    """Return the status of an extender's answer, or None if nothing listens there."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=cluster.tls()) as answer:
             return int(answer.status)
@@ -196,7 +196,7 @@ def test_a_leader_that_crashes_is_followed_once_its_lease_and_its_writes_are_ove
 def test_a_leader_that_was_stopped_wakes_to_find_that_it_leads_no_more(
     cluster: LocalCluster,
 ) -> None:
-    """Its decisions are stuck on their way to the API server until another replica leads."""
+    """Its decisions are stuck on their way to the API server until the other replica leads."""
     first = cluster.leader()
     second = the_other(cluster, first)
     late_s = 3.5 * LEASE_S
@@ -216,7 +216,7 @@ def test_a_leader_that_was_stopped_wakes_to_find_that_it_leads_no_more(
     landed_at = time.monotonic() + late_s + 0.5
     first.signal(signal.SIGSTOP)
     wait_until(cluster, lambda: has_decided(cluster, second))
-    assert time.monotonic() < landed_at  # else nothing of it was late
+    assert time.monotonic() < landed_at  # otherwise none of the writes was late
     wait_until(cluster, lambda: time.monotonic() > landed_at)
     first.signal(signal.SIGCONT)
     wait_until(cluster, lambda: follows(cluster, first))
@@ -234,7 +234,7 @@ def pod_name(pod: dict[str, Any]) -> str:
 def deciders(cluster: LocalCluster, claim: str) -> list[str]:
     """Return the replicas whose marks a claim carried, in order.
 
-    A write that was decided on a version without the successor's mark removes that mark again.
+    A write that was decided on a version without the successor's mark removes the mark again.
     """
     found: list[str] = []
     for write in history(cluster, CLAIMS, claim):
@@ -263,7 +263,7 @@ def test_a_leader_cut_off_from_the_lease_alone_follows_before_another_decides(
 def test_a_leader_that_lost_the_lease_leads_again_without_another_list(
     cluster: LocalCluster,
 ) -> None:
-    """It kept its caches; only a fence that finds its watches behind would list again."""
+    """It kept its caches; it lists again only if the fence finds that its watches lag behind."""
     first = cluster.leader()
     the_other(cluster, first).kill()
     create(cluster, "before")
@@ -289,7 +289,7 @@ def test_a_leader_that_lost_the_lease_leads_again_without_another_list(
 
 
 def configured(cluster: LocalCluster, name: str) -> None:
-    """Create a ConfigMap with a key without effect; an invalid one would be refused at once."""
+    """Create a ConfigMap with a key that has no effect; an invalid one would be refused at once."""
     metadata = {"name": name, "namespace": NAMESPACE}
     data = {"config.yaml": "nvidia: {libCudaLogLevel: 4}"}
     eventually(

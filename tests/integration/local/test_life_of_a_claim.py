@@ -1,4 +1,4 @@
-"""The life of a claim on a whole cluster: made, used, kept while in use, released, gone."""
+"""The life of a claim on a whole cluster: created, used, protected, released, deleted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def a_user(name: str, of: str, **fields: Any) -> dict[str, Any]:
 
 
 def said(status: dict[str, Any], type_: str) -> str:
-    """Return the reason of a condition; empty where it is not there."""
+    """Return the reason of a condition, or an empty string if it is missing."""
     found = [c["reason"] for c in status.get("conditions", []) if c["type"] == type_]
     return found[0] if found else ""
 
@@ -61,7 +61,7 @@ def names(cluster: LocalCluster) -> set[str]:
 def test_a_pod_made_anew_under_its_name_gets_a_claim_of_its_own_after_the_first_let_go(
     cluster: LocalCluster,
 ) -> None:
-    """A StatefulSet does this: the same name at once, and only one device is available."""
+    """A StatefulSet does this: it reuses the name at once, and only one device is available."""
     seen = []
     for _ in range(3):
         create(cluster, a_pod("db-0", a_container(limits=WHOLE)))
@@ -241,7 +241,10 @@ def test_a_claim_for_several_containers_is_decided_together(cluster: LocalCluste
 
 
 def test_what_an_init_container_had_is_given_on_while_its_pod_runs(cluster: LocalCluster) -> None:
-    """12 GiB to prepare and 2 to run, then 12 for another pod, on a device of 16."""
+    """It prepares with 12 GiB and runs with 2 GiB.
+
+    Another pod then gets 12 GiB of the same 16 GiB device.
+    """
     prepare = a_container("prepare", {**WHOLE, "nvidia.com/gpumem": 12_288}, command=["true"])
     main = a_container("main", {**WHOLE, "nvidia.com/gpumem": 2048})
     create(cluster, a_pod("first", main, initContainers=[prepare]))

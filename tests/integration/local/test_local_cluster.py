@@ -19,13 +19,13 @@ SLOTS = "nvidia.com/gpu"
 
 
 def processes_of(folder: str) -> set[int]:
-    """Find the processes that were started for a run folder, by what their environment names."""
+    """Find the processes that were started for a run folder, which their environment names."""
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
             text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
         except OSError:
-            continue  # it ended meanwhile, or is not ours
+            continue  # the process has ended meanwhile, or is not ours
         if folder.encode() in text:
             found.add(int(path.name))
     return found
@@ -61,7 +61,7 @@ def test_nothing_of_a_cluster_is_left_when_it_has_stopped():
         cluster.apply_object(a_pod("p"))
         cluster.wait_for(PODS, "p", is_running)
         folder = cluster.folder
-        # operator, agent, the container's shell and its child
+        # operator, agent, and the container's shell with its child
         assert len(processes_of(str(folder))) >= 4
     assert not processes_of(str(folder))
     assert not folder.exists()

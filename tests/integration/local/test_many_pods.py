@@ -1,4 +1,4 @@
-"""200 pods at once on 10 nodes × 8 devices: nothing over capacity, everyone exactly their own."""
+"""200 pods start at once on 10 nodes × 8 devices, and each sees exactly its own amounts."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def wait_until_nothing_is_left(cluster: LocalCluster) -> None:
 
 
 def folders_of_allocations(cluster: LocalCluster) -> list[str]:
-    """Return the folders on the node's disk, one for each container that holds something."""
+    """Return the folders on the nodes' disks, one for each container with an allocation."""
     slots = [cluster.folder / node / "agent" / "slots" for node in cluster.kubelets]
     return [str(folder) for root in slots for folder in root.glob("*")]

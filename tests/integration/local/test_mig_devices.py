@@ -1,4 +1,4 @@
-"""A device in MIG mode on a whole cluster: cut for pods, and whole again after them."""
+"""A device in MIG mode on a whole cluster is partitioned for pods, and whole again after them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def a_user(name: str, mib: int) -> dict[str, Any]:
 
 
 def instances(cluster: LocalCluster) -> list[str]:
-    """Return the UUIDs of what the device is cut into, as its object shows."""
+    """Return the UUIDs of the device's MIG instances, as its object lists them."""
     (device,) = cluster.server.objects("gpudevices.vgpu.dev")
     found = device["status"]["mig"].get("instances", [])
     assert isinstance(found, list)

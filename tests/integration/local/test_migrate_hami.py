@@ -106,10 +106,10 @@ def test_a_node_with_three_running_pods_is_taken_over_and_given_back(
     assert [each["memory"] for each in amounts] == ["2000Mi", "3000Mi", "4000Mi"]
     assert [each["cores"] for each in amounts] == [20, 20, 20]
 
-    # A container that starts again gets what HAMi's plugin gave it, whose ids our agent never had.
+    # A restarted container gets what HAMi's plugin gave it, under ids that our agent never had.
     hami.restart("train-0")
 
-    # What is left of 16384 MiB is 7384: one pod fits, and another waits until one of HAMi's ends.
+    # 7384 of 16384 MiB are left: one pod fits, and another waits until one of HAMi's pods ends.
     create(cluster, ours(7000, "fits"))
     running(cluster, "fits")
     create(cluster, ours(4000, "waits"))

@@ -1,7 +1,7 @@
-"""An agent that missed the mark of a change is brought up to date, and serves no stale claim.
+"""An agent that missed the mark of a change catches up, and serves no stale claim.
 
-The operator writes marks to pods: of a device's settings to the agent's pod, of a resize to the
-pod with the slice.
+The operator marks pods: the agent's pod when a device's settings change, and the pod with the slice
+when it is resized.
 """
 
 from __future__ import annotations

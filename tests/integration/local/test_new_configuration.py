@@ -1,4 +1,4 @@
-"""A configuration that is changed under running processes: whole, or not at all."""
+"""A configuration that changes while the programs run takes effect as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def leads(cluster: LocalCluster, daemon: Daemon) -> bool:
 
 
 def test_a_standby_begins_anew_first_and_follows_the_leader_at_once(two: LocalCluster) -> None:
-    """Ended together, neither would be there to lead while the other lists the cluster."""
+    """If both ended together, nobody could lead while the replicas list the cluster."""
     leader = two.leader()
     (standby,) = [daemon for daemon in two.operators if daemon is not leader]
     for daemon in (standby, leader, *two.agents.values()):
@@ -50,7 +50,7 @@ def test_a_standby_begins_anew_first_and_follows_the_leader_at_once(two: LocalCl
     standby.start()
     until(two, lambda: "everything seen; waiting for the lease" in standby.said())
     with pytest.raises(TimeoutError):
-        leader.wait(0.5)  # it goes on by the former configuration
+        leader.wait(0.5)  # the leader keeps the former configuration
     assert not leads(two, standby)
     assert leader.wait(40) == 0
     until(two, lambda: leads(two, standby), limit=10)

@@ -37,7 +37,7 @@ ONE, LEFT, RIGHT = "one", "left", "right"
 @pytest.fixture(scope="module")
 def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     left, right = gpu_node(LEFT, [T4]), gpu_node(RIGHT, [T4])
-    twin = replace(right, devices=left.devices)  # for example a virtual machine that was copied
+    twin = replace(right, devices=left.devices)  # for example, a virtual machine that was copied
     with whole_cluster([gpu_node(ONE, [T4]), left, twin]) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
@@ -59,7 +59,7 @@ def node_uid(cluster: LocalCluster, name: str) -> str:
 
 
 def delete_node(cluster: LocalCluster, name: str) -> None:
-    """Delete the Node, and its devices through their owner reference; pods continue to run."""
+    """Delete the Node, and its devices through their owner reference; its pods keep running."""
     cluster.run(cluster.api.delete(NODES, name))
     until(cluster, lambda: not devices_of(cluster, name))
 
@@ -122,13 +122,14 @@ def test_a_device_that_two_live_nodes_publish_serves_on_the_first_until_that_is_
     delete_node(cluster, first)
     running(cluster, "asks", limit=60)
     register_anew(cluster, first)
-    until(cluster, lambda: marked_nodes(cluster) == {first})  # it comes back as the later one
+    # it counts as the later of the two when it comes back
+    until(cluster, lambda: marked_nodes(cluster) == {first})
     create(cluster, a_pod_on(first, "in-vain"))
     in_vain = cluster.wait_for(PODS, "in-vain", lambda _: True)
     claim(cluster, claim_name(in_vain), lambda status: reason(status) == "CardUuidDuplicate")
-    assert memory_seen(cluster, "asks") == [16_384]  # who has it keeps it
+    assert memory_seen(cluster, "asks") == [16_384]  # the node that has the device keeps it
 
 
 def marked_nodes(cluster: LocalCluster) -> set[str]:
-    """Return the nodes of the two whose object of the one device is marked."""
+    """Return which of the two nodes have a marked object for the shared device."""
     return {node for node in (LEFT, RIGHT) if any(map(is_marked, devices_of(cluster, node)))}

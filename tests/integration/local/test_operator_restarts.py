@@ -61,7 +61,7 @@ def test_a_new_operator_keeps_what_was_given_and_gives_no_device_twice(
     cluster.wait_ready()
     create(cluster, "after-0")
     running(cluster, "after-0")
-    create(cluster, "after-1")  # four halves of two devices are given
+    create(cluster, "after-1")  # four halves of two devices are allocated
     assert {name: allocations(cluster)[name] for name in before} == before
     refused_for_memory(cluster, "after-1")
 
@@ -73,7 +73,7 @@ def test_nothing_that_asks_for_a_gpu_gets_in_while_no_webhook_is_served(
     create(cluster, "first")
     running(cluster, "first")
     webhook.kill()
-    with pytest.raises(ServerError, match="failed calling webhook"):  # fail closed
+    with pytest.raises(ServerError, match="failed calling webhook"):  # the webhooks fail closed
         create(cluster, "refused")
     webhook.start()
     cluster.wait_ready()
@@ -100,7 +100,7 @@ def test_an_operator_that_hangs_delays_no_admission(cluster: LocalCluster) -> No
     try:
         began = time.monotonic()
         create(cluster, "admitted")
-        assert time.monotonic() - began < 5  # of the ten that a webhook has
+        assert time.monotonic() - began < 5  # of the ten that a webhook may take
         pod = cluster.wait_for(PODS, "admitted", lambda _: True)
         assert pod["spec"]["schedulerName"] == "vgpu-scheduler"
     finally:

@@ -1,4 +1,4 @@
-"""Pods in Alibaba's and Volcano's words, from admission to what they see of their device."""
+"""Pods with Alibaba's or Volcano's resource names, from admission to what containers see."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_pods_in_acks_words_get_their_gib_on_nodes_of_their_kind(cluster: LocalC
 def test_a_whole_device_in_acks_words_goes_where_whole_devices_are_given(
     cluster: LocalCluster,
 ) -> None:
-    """If no node has its kind it waits, and its claim shows why."""
+    """If no such node has room the pod waits, and its claim shows why."""
     for name in ("one", "two"):
         create(cluster, a_pod(name, a_container(limits={"aliyun.com/gpu-count": 1})))
         assert running(cluster, name)["metadata"]["annotations"][HAMI_NODE] != "cgpu"
@@ -82,6 +82,7 @@ def test_kubectl_inspect_cgpu_shows_what_is_given_away(
 ) -> None:
     create(cluster, a_pod("three", a_container(limits={"aliyun.com/gpu-mem": 3})))
     running(cluster, "three")
-    # At once: it reads the claims, and the status of the device follows within five seconds.
+    # No wait is needed: the command reads claims, and only the device's status lags by up to five
+    # seconds.
     assert main(["--kubeconfig", str(cluster.kubeconfig)]) == 0
     assert capsys.readouterr().out.endswith("\n3/48 (6%)\n")

@@ -1,8 +1,9 @@
-"""A real Prometheus scrapes running programs as the Prometheus operator would let it, and judges.
+"""A real Prometheus, configured as the Prometheus operator would, scrapes running programs.
 
-What the operator adds to each target (job, namespace, service, pod, container, endpoint, instance)
-is written from its documentation of ServiceMonitor; whether labels of a series are kept is read
-from our manifests. promtool, which has rules only, cannot see a label that a scrape overwrites.
+The labels that the operator adds to each target (job, namespace, service, pod, container, endpoint,
+instance) follow its documentation of ServiceMonitor; whether the labels of a series are kept is
+read from our manifests. promtool, which only knows rules, cannot see that a scrape overwrites a
+label.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def scrape_config(monitor: Mapping[str, Any], ports: list[int]) -> dict[str, Any
 
 
 class Prometheus:
-    """A running server; asked over its HTTP API."""
+    """A running server that is queried over its HTTP API."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}/api/v1/"
@@ -160,7 +161,7 @@ def test_scraped_series_keep_the_tenants_labels_and_every_rule_evaluates_on_them
         assert labels(server.series(used), "namespace", "pod", "container") == {
             ("default", "uses", "main")
         }
-        # Without a label of its own a series has that of the scraped pod.
+        # A series without such a label gets the label of the scraped pod.
         assert labels(server.series("vgpu_device_healthy"), "namespace", "pod") == {
             ("vgpu-node", "vgpu-nodeagent-0")
         }

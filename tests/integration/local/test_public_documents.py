@@ -1,7 +1,7 @@
-"""Every pod of HAMi's and Alibaba's public guides on a whole cluster: it runs, or shows why not.
+"""Every pod of HAMi's and Alibaba's public guides either runs on a whole cluster or shows why not.
 
-What each asks for: `tests/unit/dialects/test_seed_documents.py`. Workloads are applied as the pods
-that their controllers make, for the stand-in has no controllers of its own.
+`tests/unit/dialects/test_seed_documents.py` lists what each asks for. Workloads are applied as the
+pods that their controllers would create, because the stand-in has no controllers.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def pods(file: str) -> list[dict[str, Any]]:
 
 
 def test_every_pod_that_the_cluster_can_serve_runs(cluster: LocalCluster) -> None:
-    """Create one file after the other, because only the pods of one document must fit together."""
+    """The files are created one by one, because only the pods of one document must fit together."""
     for file in RUN:
         names = [cluster.apply_object(pod)["metadata"]["name"] for pod in pods(file)]
         for name in names:

@@ -35,7 +35,7 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def applied(cluster: LocalCluster, obj: Any) -> str:
-    """Return kubectl's message about a refused object; empty if it is accepted."""
+    """Return kubectl's message if it is refused, or an empty string if it is accepted."""
     done = Kubectl.find(cluster.kubeconfig).run("apply", "-f", "-", stdin=json.dumps(obj))
     return done.stderr if done.returncode else ""
 

@@ -1,4 +1,4 @@
-"""Resize in place on a whole cluster: a running container sees its new limits, and how soon."""
+"""Resize in place on a whole cluster: a running container sees its new limits within a second."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def uses(cluster: LocalCluster, name: str, memory: str | None = None, **request: Any) -> None:
-    """Create a claim used by a running pod; both have the same name."""
+    """Create a claim and a running pod that uses it; both have the same name."""
     create(cluster, a_claim(name, {"memory": memory} if memory else request))
     create(cluster, a_pod(name, a_container(), annotations={ANNOTATION_CLAIM: name}))
     running(cluster, name)
@@ -58,21 +58,21 @@ def uses(cluster: LocalCluster, name: str, memory: str | None = None, **request:
 
 
 def ask(cluster: LocalCluster, name: str, memory: str | None = None, **request: Any) -> None:
-    """Change the claim's request, as kubectl edit does."""
+    """Change the claim's request, as `kubectl edit` does."""
     spec = {"requests": [{"memory": memory} if memory else request]}
     cluster.run(cluster.api.merge_patch(VGPU_CLAIMS, name, {"spec": spec}, namespace="default"))
 
 
 def resized(status: dict[str, Any]) -> tuple[str, str]:
-    """Return status and reason of the condition; empty if there is none."""
+    """Return status and reason of the condition, or two empty strings if there is none."""
     found = [c for c in status.get("conditions", []) if c["type"] == "Resized"]
     return (found[0]["status"], found[0]["reason"]) if found else ("", "")
 
 
 def page_of(cluster: LocalCluster, pod: str) -> Callable[[], int]:
-    """Return the MiB on the limit page of a pod's container, read from the node's file."""
+    """Return a function that reads the MiB on a container's limit page from the node's file."""
     path = Path(cluster.kubelets["one"].environment("default", pod, "main")["VGPU_LIMIT_PAGE"])
-    # No device while a change of the page takes longer than a reader waits.
+    # The page shows no device while a change of it takes longer than a reader waits.
     return lambda: sum(limit.memory_bytes for limit in read_page(path).devices) >> 20
 
 

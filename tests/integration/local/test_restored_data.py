@@ -1,4 +1,4 @@
-"""An operator whose API server's data go back to a backup ends, for a kubelet to start it anew."""
+"""The operator exits when the API server's data are restored from a backup, and is started anew."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def test_an_operator_ends_loudly_when_the_data_under_it_were_restored(tmp_path: 
             time.sleep(0.05)
         server.restart(keep_data=False)
         assert operator.wait(LIMIT_S) == 1
-        assert ": the API server is at version" in operator.said()  # of whichever kind is first
+        assert ": the API server is at version" in operator.said()  # any kind may be the first
         assert "a backup of its data was restored" in operator.said()

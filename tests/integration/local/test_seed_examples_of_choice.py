@@ -48,7 +48,7 @@ def a_node(name: str, *devices: Any) -> GpuNode:
 
 
 def numa_server(name: str) -> GpuNode:
-    """Return the seed's node: GPUs 0, 1 on NUMA node 0, 2, 3 on 1, two NVLinks a pair."""
+    """Return the seed's node: GPUs 0, 1 on NUMA node 0; 2, 3 on 1; two NVLinks in each pair."""
     bare = a_node(name, *[A100] * 4)
     devices = tuple(replace(device, numa=index // 2) for index, device in enumerate(bare.devices))
     return replace(bare, devices=devices, links=(Link(0, 1, nvlinks=2), Link(2, 3, nvlinks=2)))
@@ -117,7 +117,7 @@ def a_small_pod(cluster: LocalCluster, name: str, node: str | None = None, **mor
 
 
 def says_why(cluster: LocalCluster, pod: str, reason: str) -> None:
-    """Wait until the pod's claim shows why there is no place."""
+    """Wait until the pod's claim shows why it does not fit."""
     name = claim_name(cluster.wait_for(PODS, pod, lambda _: True))
 
     def says(claim: dict[str, Any]) -> bool:
@@ -208,7 +208,7 @@ def test_example_6_each_pod_gets_a_device_of_a_model_that_it_allows(cluster: Loc
 def test_example_6_waits_where_no_model_is_allowed_and_runs_when_one_is_free(
     cluster: LocalCluster,
 ) -> None:
-    """Only one A100 is no SXM, and it is taken: both lists are kept, use first, then nouse."""
+    """Only one A100 is no SXM, and it is taken. Both lists apply: first use, then nouse."""
     whole = {"nvidia.com/gpu": 1}
     for name, node in (("alone-1", "a100-pcie"), ("alone-2", "v100"), ("alone-3", "v100")):
         place = {"nodeSelector": {"card": node}}

@@ -1,4 +1,4 @@
-"""`kubectl vgpu uninstall` on a whole cluster: it ends, whatever still runs."""
+"""`kubectl vgpu uninstall` on a whole cluster finishes, whatever still runs."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ def test_nothing_of_ours_is_left(whole_cluster: Callable[..., LocalCluster]) -> 
         refused = kubectl_vgpu(cluster, "uninstall", "--yes")
         assert refused.returncode == 2
         assert "pod default/user uses a GPU" in refused.stderr
-        assert cluster.objects("vgpuclaims.vgpu.dev")  # nothing was begun
+        assert cluster.objects("vgpuclaims.vgpu.dev")  # nothing was deleted yet
         done = kubectl_vgpu(
             cluster, "uninstall", "--yes", "--delete-pods", "--no-wait-for-capacity"
         )
-        assert "finalizer removed" not in done.stdout  # the operator released it in its own way
+        assert "finalizer removed" not in done.stdout  # the operator released it in the regular way
         assert "hosts were not cleaned" in done.stderr  # no DaemonSet runs the agents here
         assert cluster.objects("customresourcedefinitions.apiextensions.k8s.io") == []
         assert cluster.run(cluster.api.list(MUTATING_WEBHOOKS)).items == []
 
 
 def test_it_ends_with_operator_and_agent_gone(whole_cluster: Callable[..., LocalCluster]) -> None:
-    """`kubectl delete -k` with GPU pods running left the CRDs there for ever."""
+    """With GPU pods running, `kubectl delete -k` used to leave the CRDs behind for ever."""
     with whole_cluster([t4_node("n1")]) as cluster:
         label_what_is_installed(cluster)
         name = a_user(cluster)
@@ -102,7 +102,7 @@ def test_a_lost_nodes_claim_is_released_when_an_administrator_says_so(
         grant_the_operators_account(cluster)
         name = a_user(cluster)
         os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)
-        # Until the kubelet finds it unready, nobody can tell that it hangs.
+        # Until the kubelet reports it unready, nobody can tell that it hangs.
         agent = agent_pod("n1")["metadata"]["name"]
         cluster.wait_for(PODS, agent, is_unready, namespace=AGENT_NAMESPACE, limit=60)
         refused = kubectl_vgpu(cluster, "release", "--node", "n1", "--yes")

@@ -98,13 +98,13 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def register(cluster: LocalCluster, node: str, annotations: dict[str, str]) -> None:
-    """Write on a Node what a vendor's device plugin writes there."""
+    """Write to a Node what a vendor's device plugin writes there."""
     changes = {"metadata": {"annotations": annotations}}
     cluster.run(cluster.api.merge_patch(NODES, node, changes))
 
 
 def served(cluster: LocalCluster, name: str) -> Object:
-    """Return the pod, running; its vendor's plugin has handed out what its annotations list."""
+    """Return the pod once it runs and the plugin has handed out what its annotations list."""
     pod = running(cluster, name)
     changes = {"metadata": {"annotations": {HAMI_BIND_PHASE: "success"}}}
     return cluster.run(cluster.api.merge_patch(PODS, name, changes, namespace="default")) or pod
@@ -266,7 +266,7 @@ def test_pods_get_parts_of_enflame_gcus_that_their_node_registers(cluster: Local
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:
-    """It gives both back when it is gone, and the agent reports it."""
+    """Both devices are given back when it is gone, and the agent reports it."""
     containers = (
         a_container("cuda", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}),
         a_container("dtk", {"hygon.com/dcunum": 1, "hygon.com/dcumem": 3000}),

@@ -1,4 +1,4 @@
-"""A program that gets past the library is found by the node's agent all the same."""
+"""The node's agent finds a program that gets around the library."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running, until
 
-# Half the limit through the library; then, in a namespace of its own where there is no shadow of
-# the driver either, more than the rest. Frees that on request.
+# Allocate half the limit through the library; then allocate more than the rest in a mount namespace
+# that has no shadow of the driver either. Free the second part on request.
 ESCAPE = """
     import ctypes, os, signal
     MIB = 1 << 20
@@ -100,12 +100,12 @@ def test_the_operator_evicts_a_violator_where_that_is_wanted_and_no_other_pod(
 
 
 def evictions(cluster: LocalCluster) -> list[dict[str, Any]]:
-    """Return the events about them."""
+    """Return the events about evictions of the pod."""
     return [event for event in cluster.objects("events") if event["reason"] == "Evicted"]
 
 
-# A little through the library, which records whose process it is where pods have no cgroups; then a
-# driver in a namespace of its own, where no hook is.
+# Allocate a little through the library, which records whose process it is where pods have no
+# cgroups; then use a driver in a namespace of its own, where nothing is hooked.
 UNHOOKED = """
     import ctypes, sys, time
     hooked = ctypes.CDLL("libcuda.so.1")
@@ -161,7 +161,7 @@ FORCE = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
 def test_pulses_of_one_three_and_ten_seconds_are_violations(
     whole_cluster: Callable[..., LocalCluster], program: str, reason: str
 ) -> None:
-    """Half of the time everything, of 4000 MiB and a tenth of the compute; on a device each."""
+    """Each has 4000 MiB and a tenth of a device of its own, and uses all of it half of the time."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 10}
     spread = {"hami.io/gpu-scheduler-policy": "spread"}
     with whole_cluster([t4_node("n1", devices=len(PERIODS))]) as cluster:

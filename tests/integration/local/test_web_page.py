@@ -1,4 +1,4 @@
-"""The web page as a process on a cluster: who is shown what, live, and while something is wrong."""
+"""The web page shows each visitor what they may see, live, and says when something is wrong."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.timeout(120)
 class Watched:
     """A cluster with a page.
 
-    In the namespaces `mine` and `theirs` a pod `runs` each, and in `theirs` one `waits`.
+    In each of the namespaces `mine` and `theirs` a pod `runs`, and in `theirs` one `waits`.
 
     Attributes:
         admin: A token of an account that may list everything that is shown.
-        tenant: Of one that may list devices, and the claims of `mine`.
-        stranger: Of one that may list nothing.
+        tenant: A token of an account that may list devices, and the claims of `mine`.
+        stranger: A token of an account that may list nothing.
     """
 
     cluster: LocalCluster

@@ -27,7 +27,7 @@ def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster
 
 
 class Creating:
-    """Creates pods one after the other until it is stopped; what is refused ends it."""
+    """Creates pods one after the other until it is stopped; the first refusal ends it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.created = 0

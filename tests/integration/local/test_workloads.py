@@ -1,7 +1,7 @@
-"""Every kind of workload, in every dialect and by a template of claims: half a device for each pod.
+"""Every kind of workload, in every dialect and with a claim template; each pod gets half a device.
 
-The stand-in has no controllers, so the tests make and delete pods in the order in which the
-controllers do; `vgpu_operator.insight.workloads` makes the pods of a document.
+The stand-in has no controllers, so the tests create and delete pods in the order in which the
+controllers would; `vgpu_operator.insight.workloads` builds the pods of a document.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pods(kind: str, name: str, **spec: Any) -> list[dict[str, Any]]:
 
 
 def start(cluster: LocalCluster, words: str, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Create pods, and wait until all of them run, each with its half."""
+    """Create pods, and wait until all of them run with half a device each."""
     if words == "template" and SHAPE not in claims(cluster):
         create(cluster, a_claim(SHAPE, {"memory": "8Gi"}))
     for pod in made:
@@ -91,7 +91,7 @@ def claims(cluster: LocalCluster) -> set[str]:
 
 
 def waits(cluster: LocalCluster, pod: dict[str, Any]) -> None:
-    """Wait until the pod has an event about missing room."""
+    """Wait until the pod has an event that says that there is no room."""
 
     def is_told() -> bool:
         return any(
@@ -139,7 +139,7 @@ def test_a_daemon_sets_pods_run_on_their_own_nodes(cluster: LocalCluster, words:
 def test_jobs_give_back_what_they_had_when_they_have_succeeded(
     cluster: LocalCluster, words: str, kind: str
 ) -> None:
-    """Six pods of half a device each, on two devices: the last two run where others ended."""
+    """Six pods of half a device each share two devices: the last two run once others have ended."""
     if words == "template":
         create(cluster, a_claim(SHAPE, {"memory": "8Gi"}))
     ends = template(words, command=("sleep", "1"), restartPolicy="Never")
@@ -155,7 +155,10 @@ def test_jobs_give_back_what_they_had_when_they_have_succeeded(
 def test_init_containers_sidecars_and_a_second_container_ask_for_themselves(
     cluster: LocalCluster, words: str
 ) -> None:
-    """With a template the claim has each container's share; with resources each container does."""
+    """With a template, the claim has each container's share.
+
+    With resources, each container asks.
+    """
     if words == "template":
         quarter = {"memory": "4Gi"}
         requests = [
@@ -189,7 +192,7 @@ def test_init_containers_sidecars_and_a_second_container_ask_for_themselves(
 def test_a_pod_that_asks_twice_for_one_container_is_refused(
     cluster: LocalCluster, words: str
 ) -> None:
-    """Requests by claim and by resources, or in two dialects: one of the two would be lost."""
+    """It asks by claim and by resources, or in two dialects, so one of the two would be lost."""
     twice = template(words)
     limits = twice["spec"]["containers"][0].setdefault("resources", {}).setdefault("limits", {})
     limits |= LIMITS["volcano" if words == "hami" else "hami"]

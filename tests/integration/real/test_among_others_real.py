@@ -1,7 +1,7 @@
-"""A real kube-scheduler and 100 nodes: DaemonSets run everywhere, pods that cannot run delay none.
+"""A real kube-scheduler and 100 nodes: DaemonSets run everywhere, and stuck pods delay no others.
 
-How soon is exact in virtual time (`test_among_others.py`). Here the API server's times count, and
-the same pods without devices show how fast the machine is.
+`test_among_others.py` checks the exact times in virtual time. Here the API server's own delays
+count, and the same pods without devices show how fast the machine is.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ CANNOT_RUN: dict[str, Callable[[int], Pod]] = {
 def test_a_daemonset_runs_on_each_of_its_nodes_within_ten_seconds(
     cluster: InstalledCluster, nodes: int, devices: int
 ) -> None:
-    """This holds if kube-scheduler binds the same pods without devices in a second."""
+    """This holds if kube-scheduler binds the same pods without devices within a second."""
     plain_s = seconds_of_daemonset(cluster, f"plain-of-{nodes}-", nodes, 0)
     took_s = seconds_of_daemonset(cluster, f"daemon-of-{nodes}-", nodes, devices)
     print(f"{nodes} nodes: {took_s:g} s, without devices {plain_s:g} s")

@@ -46,7 +46,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def admin(beside: ControlPlane) -> AsyncIterator[Api]:
-    """An administrator's client; webhooks are away, so that the policies alone answer."""
+    """An administrator's client; the webhooks are removed, so that only the policies answer."""
     async with Api.connect(str(beside.kubeconfig)) as api:
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             for found in (await api.list(resource)).items:
@@ -60,7 +60,7 @@ async def admin(beside: ControlPlane) -> AsyncIterator[Api]:
 
 
 async def policies_in_force(api: Api) -> None:
-    """Wait until the policies are in force; the API server reads new ones with a delay."""
+    """Wait until the policies take effect; the API server reads new ones with a delay."""
     for number in range(100):
         try:
             await api.create(PODS, a_gpu_pod(OURS, f"early-{number}"))

@@ -1,4 +1,4 @@
-"""Helm renders the chart to the objects that kustomize builds, with each component and all."""
+"""Helm renders the chart to the same objects as kustomize, with each component and with all."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def notes(helm: str, chart: Path, tmp_path: Path, *arguments: str) -> str:
     return str(yaml.safe_load(done.stdout)["notes"])
 
 
-@pytest.mark.timeout(900)  # the first build of Helm
+@pytest.mark.timeout(900)  # building Helm for the first time takes long
 def test_the_chart_is_one_that_helm_takes(helm: str, chart: Path):
     done = subprocess.run(
         [helm, "lint", "--strict", str(chart)], capture_output=True, text=True, check=False

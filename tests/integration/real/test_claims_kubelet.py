@@ -1,6 +1,6 @@
-"""Mode Claims from the pod to its container: Kubernetes itself, its kubelet too, and our programs.
+"""Mode Claims from the pod to its container, with Kubernetes itself, its kubelet and our programs.
 
-Only the container runtime is played, and the devices are values.
+Only the container runtime and the devices are simulated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(200)
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A cluster with one node, on which containers are played."""
+    """A cluster with one node and a simulated container runtime."""
 
     api: Api
     runtime: PlayedRuntime
@@ -58,7 +58,7 @@ class Chain:
         return None
 
     async def left(self) -> list[str]:
-        """Return the pods and claims of the namespace that are there, and the nodes' CDI specs."""
+        """Return the namespace's remaining pods and claims, and the nodes' remaining CDI specs."""
         found = [path.name for path in self.runtime.cdi_folder.iterdir()]
         for resource in (PODS, VGPU_CLAIMS, RESOURCE_CLAIMS):
             listing = await self.api.list(resource, namespace="default")
@@ -69,7 +69,7 @@ class Chain:
         await self.api.delete(PODS, name, namespace="default", grace_s=1)
 
     async def empty(self) -> None:
-        """Wait until nothing is left, neither of an object nor on the node."""
+        """Wait until no object and no file on the node is left."""
 
         async def is_empty() -> bool:
             return not await self.left()
@@ -80,7 +80,7 @@ class Chain:
 async def soon(
     look: Callable[[], Awaitable[Any]], otherwise: Callable[[], Awaitable[object]]
 ) -> Any:
-    """Return what was waited for, as soon as there is some."""
+    """Return the result of the condition as soon as it is true."""
     end = asyncio.get_running_loop().time() + LIMIT_S
     while not (found := await look()):
         assert asyncio.get_running_loop().time() < end, await otherwise()

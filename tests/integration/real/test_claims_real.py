@@ -1,6 +1,6 @@
-"""overlays/claims on each version of Kubernetes: its stock kube-scheduler, and all its policies.
+"""overlays/claims on each version of Kubernetes, with its stock kube-scheduler.
 
-Every role and policy of the overlay is in force, and the programs run under their own accounts.
+Every role and policy of the overlay applies, and the programs run under their own accounts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def reasons(cluster: InstalledCluster, name: str) -> set[str]:
 
 
 def gone(cluster: InstalledCluster, pod: Object) -> None:
-    """Wait until neither the claims nor a finalizer are left of a deleted pod."""
+    """Wait until a deleted pod has left neither claims nor a finalizer."""
     cluster.until(
         lambda: resource_claim_of(cluster, pod) is None and not allocation_of(cluster, pod),
         lambda: (resource_claim_of(cluster, pod), cluster.objects(VGPU_CLAIMS)),
@@ -165,7 +165,7 @@ def a_replica_set(name: str) -> Object:
 def test_a_pod_whose_node_turned_out_wrong_gets_another_and_lives_on(
     cluster: InstalledCluster,
 ) -> None:
-    """Binpack sends both to one node, and only kube-scheduler knows that they may not meet."""
+    """Binpack sends both to one node, and only kube-scheduler knows that they must not meet."""
     create(cluster, a_replica_set("apart"), REPLICA_SETS)
 
     def pods() -> list[Object]:
@@ -189,7 +189,7 @@ def test_a_pod_whose_node_turned_out_wrong_gets_another_and_lives_on(
 def test_a_scheduler_that_rejects_the_only_node_is_not_asked_thirty_times_a_second(
     cluster: InstalledCluster,
 ) -> None:
-    """The pod's node selector leaves one node, and what lives there may not meet the pod."""
+    """The pod's node selector leaves only one node, and a pod that runs there repels this one."""
     first = a_replica_set("met")
     first["spec"]["replicas"] = 1
     create(cluster, first, REPLICA_SETS)

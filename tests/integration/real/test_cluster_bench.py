@@ -1,4 +1,4 @@
-"""`make bench-cluster` in small: what it reports, and that nothing is left of it."""
+"""`make bench-cluster` in small: its report is complete, and nothing of it is left afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
     assert set(found["ours"]["promises"].values()) == {0}
     assert found["ours"]["requests_per_pod"]["POST pods"] == 1
     assert found["ours"]["requests_per_pod"]["PATCH vgpuclaims/status"] >= 1
-    assert "APPLY vgpuclaims/status" not in found["ours"]["requests_per_pod"]  # of the agent
+    assert "APPLY vgpuclaims/status" not in found["ours"]["requests_per_pod"]  # the agent's
     assert {"etcd", "kube-apiserver", "kube-scheduler", "operator-0", "operator-1"} <= set(
         found["ours"]["cpu_ms_per_pod"]
     )
@@ -96,7 +96,7 @@ def test_nothing_is_left_of_a_run_that_is_interrupted(
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """Return the processes that it started, directly or indirectly: pid and command line."""
+    """Return the processes that it started, directly or indirectly, as pid and command line."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found = children.read_text().split()
@@ -108,7 +108,7 @@ def descendants(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def command_of(pid: int) -> str:
-    """Return its command line; empty once it has ended."""
+    """Return the process's command line, or an empty string once it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     except OSError:

@@ -1,5 +1,7 @@
-"""Each verb of `kubectl vgpu`, and each program besides it, on a real API server: without rights,
-where the project is not, and as an administrator in a terminal. Never a traceback."""
+"""Each verb of `kubectl vgpu`, and each other program, on a real API server: no traceback.
+
+They run without rights, on a cluster without the project, and as an administrator in a terminal.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ async def _token(kubeconfig: Path) -> str:
 
 @pytest.fixture(scope="module")
 def without_rights(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the kubeconfig of an account without a role, where everything is installed."""
+    """Return the kubeconfig of an account without any role, where everything is installed."""
     bearer = asyncio.run(_token(plane.kubeconfig))
     path = tmp_path_factory.mktemp("nobody") / "kubeconfig"
     return kubeconfig_with(plane.kubeconfig, path, bearer)

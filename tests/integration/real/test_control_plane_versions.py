@@ -1,4 +1,4 @@
-"""A control plane has the version, the feature gates and the API groups that a test requests."""
+"""A control plane has the version, the feature gates and the API groups that a test asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster that admits pods of the system's critical classes only where a quota matches them."""
+"""The programs start on a cluster that admits critical pods only under a matching quota."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The DRA driver and a real kubelet of each version, on a runtime that is played.
+"""The DRA driver and a real kubelet of each version, on a simulated runtime.
 
 Only the kubelet is judged here, so the API server is the stand-in, and no pod needs a container.
-The test allocates claims as the operator does, the VGPUClaim and the ResourceClaim.
+The test allocates the VGPUClaim and the ResourceClaim as the operator does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Machine:
     Attributes:
         api: An administrator's client.
         kubelet: The kubelet.
-        runtime: The runtime.
+        runtime: The simulated container runtime.
         driver: The driver of the devices.
         config: The agents' settings.
     """
@@ -95,7 +95,7 @@ class Machine:
         return await self.allocate(claim, pod, memory_mib=memory_mib, uuid=uuid)
 
     async def come(self, name: str) -> tuple[Any, Any]:
-        """Create a pod and its ResourceClaim, which is allocated without a VGPUClaim."""
+        """Create a pod and its ResourceClaim, allocated but without a VGPUClaim."""
         number = next(self._numbers)
         request = {"name": "main", "exactly": {"deviceClassName": "vgpu.dev"}}
         claim = await self.api.create(
@@ -205,7 +205,7 @@ class Machine:
         return False
 
     async def told(self, name: str, words: str) -> str:
-        """Wait for an event of a pod that has these words."""
+        """Wait for an event of a pod that contains these words."""
 
         async def look() -> str:
             events = (await self.api.list(EVENTS, namespace="default")).items
@@ -245,7 +245,7 @@ def _is_ready(node: Any) -> bool:
 
 
 async def soon(look: Callable[[], Awaitable[Any]], *, limit_s: float = LIMIT_S) -> Any:
-    """Return what was waited for, as soon as there is some."""
+    """Return the result of the condition as soon as it is true."""
     async with asyncio.timeout(limit_s):
         while True:
             if found := await look():
@@ -345,7 +345,7 @@ async def test_a_forged_allocation_gets_no_container_and_the_pod_shows_why(
     said = await machine.told("forged", "NodePrepareResources failed")
     assert "no claim on this node is reserved for pod default/forged" in said
     assert machine.runtime.running("default", "forged") == []
-    # The operator wrote late: the kubelet tries again by itself.
+    # The operator wrote late, so the kubelet tries again by itself.
     await machine.allocate(claim, pod)
     await machine.runs("forged")
 
@@ -449,14 +449,14 @@ async def test_while_no_agent_runs_a_deleted_pod_waits_and_holds_its_device(
 async def test_during_an_update_of_the_agent_every_pod_that_comes_starts_at_once(
     machine: Machine,
 ) -> None:
-    """A call that fell into a gap would be repeated after 10 s or more."""
+    """A call that fell into a gap would only be repeated after 10 s or more."""
     names = [f"during-{number}" for number in range(12)]
     clock = asyncio.get_running_loop().time
     took: dict[str, float] = {}
 
     async def comes(name: str) -> None:
         began = clock()
-        uuid = (GPU_0, GPU_1)[len(took) % 2]  # a device has ten slots
+        uuid = (GPU_0, GPU_1)[len(took) % 2]  # a device has only ten slots
         await machine.give(name, memory_mib=256, uuid=uuid)
         await machine.runs(name)
         took[name] = clock() - began

@@ -1,8 +1,8 @@
-"""ResourceClaims that are not allocated by kube-scheduler, on each version of Kubernetes.
+"""ResourceClaims that somebody other than kube-scheduler allocates, on each version of Kubernetes.
 
-Mode Claims rests on these facts. Comments in Kubernetes say that nobody but kube-scheduler
-allocates, so these tests are the guard against a version that closes the door. The scheduler is
-stock, there is no ResourceSlice, and no program of ours runs.
+Mode Claims rests on these facts. Comments in Kubernetes say that only kube-scheduler allocates, so
+these tests warn us of a version that enforces it. The scheduler is stock, there is no
+ResourceSlice, and none of our programs runs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def allocation(
 
 
 async def allocate(api: Api, name: str, value: Object) -> None:
-    """Allocate a claim as the operator does: the version tested, and the status replaced."""
+    """Allocate a claim as the operator does: test its version, and replace the status."""
     found = await api.get(RESOURCE_CLAIMS, name, namespace="default")
     version = {
         "op": "test",
@@ -108,7 +108,7 @@ async def made(api: Api, name: str, value: Object) -> None:
 
 
 async def node_of(api: Api, name: str, *, within_s: float = 10.0) -> str:
-    """Return the node that a pod is bound to within the time; empty if it is not."""
+    """Return the node that a pod is bound to within the time, or an empty string if it is not."""
     for _ in range(int(within_s / 0.05)):
         pod = await api.get(PODS, name, namespace="default")
         if pod["spec"].get("nodeName"):
@@ -158,7 +158,7 @@ async def test_3_without_the_time_of_the_allocation_a_pod_is_never_bound(api: Ap
 
 
 async def test_4_nobody_looks_at_amounts_again(api: Api) -> None:
-    """The agent's sum is the only check, and must be made."""
+    """The agent's own sum is the only check, so the agent must make it."""
     await made(api, "four", allocation(HERE, memory="999Gi"))
     await api.create(PODS, a_pod_using("four", "four"))
     assert await node_of(api, "four") == HERE
@@ -171,7 +171,7 @@ async def test_5_an_allocation_on_a_node_without_room_is_taken_away_and_may_be_g
     await api.create(PODS, a_pod("filler", a_filling_container(), nodeName=HERE))
     await made(api, "five", allocation(HERE))
     await api.create(PODS, a_pod_using("five", "five", cpu="2"))
-    for _ in range(3):  # kube-scheduler takes away what it is given again at once
+    for _ in range(3):  # kube-scheduler removes the allocation again at once
         await taken_away(api, "five")
         await allocate(api, "five", allocation(HERE))
     await taken_away(api, "five")

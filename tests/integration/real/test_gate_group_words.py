@@ -1,6 +1,6 @@
-"""Groups of pods in mode Gate in the words of Volcano and Coscheduling, without their schedulers.
+"""Groups of pods in mode Gate, declared for Volcano and Coscheduling, without their schedulers.
 
-Their PodGroups come from CustomResourceDefinitions with no more than we read of them.
+Their PodGroups come from CustomResourceDefinitions with only the fields that we read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def definition(groups: Resource) -> Object:
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{groups.plural}.{groups.group}",
-            # Kubernetes asks this of definitions in its own groups.
+            # Kubernetes requires this annotation on definitions in its own groups.
             "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
         },
         "spec": {
@@ -161,7 +161,7 @@ def test_a_gang_starts_together_once_its_pod_group_says_how_many_must(
     cluster: InstalledCluster, words: Words
 ) -> None:
     members = create_members(cluster, words, "pair", 2)
-    create_lone_pod(cluster)  # it is decided after them
+    create_lone_pod(cluster)  # this claim is decided after the group's
     assert past_their_gates(cluster) == {"lone"}
     cluster.run(cluster.api.delete(PODS, "lone", namespace="default", grace_s=1))
     create_group(cluster, words, "pair", 2)

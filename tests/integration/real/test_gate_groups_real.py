@@ -1,7 +1,7 @@
-"""Groups of pods in mode Gate on each version of Kubernetes: past their gates together, or not.
+"""Groups of pods in mode Gate on each version of Kubernetes pass their gates together.
 
-There are two nodes of one device each, and pods that take a whole device. The groups are named by
-our annotations, and by Kubernetes' own PodGroups, which kube-scheduler starts together once more.
+There are two nodes of one device each, and each pod takes a whole device. The groups are named by
+our annotations, and by Kubernetes' own PodGroups, whose pods kube-scheduler also starts together.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def words(request: pytest.FixtureRequest) -> Words:
 def gang(
     cluster: InstalledCluster, groups: PodGroups, words: Words, name: str, count: int
 ) -> list[str]:
-    """Create a group of which all pods must start together, and its pods; return their names."""
+    """Create a group whose pods must all start together, and its pods; return their names."""
     members = [f"{name}-{number}" for number in range(count)]
     if words == "PodGroup":
         cluster.run(cluster.api.create(groups.resource, groups.gang(name, least=count)))

@@ -1,6 +1,6 @@
-"""overlays/gate on Kubernetes itself: its rule for gated pods, and its kube-scheduler as it is.
+"""overlays/gate on Kubernetes itself: its rule for gated pods, and its unmodified kube-scheduler.
 
-Every role and policy of the overlay is in force, and the programs run under their own accounts.
+Every role and policy of the overlay applies, and the programs run under their own accounts.
 """
 
 from __future__ import annotations
@@ -209,7 +209,10 @@ def test_of_a_gated_pod_the_operator_may_change_nothing_else(
 def test_pods_go_to_the_nodes_of_their_local_volumes_and_wait_for_claims_that_are_missing(
     cluster: InstalledCluster,
 ) -> None:
-    """kube-scheduler binds what was chosen: no pod past its gate is refused for its volumes."""
+    """kube-scheduler binds each pod as chosen.
+
+    Its volumes refuse no pod that has passed its gate.
+    """
     create(cluster, a_local_class(), STORAGE_CLASSES)
     for node in ("one", "two"):
         create(cluster, a_volume(node, class_name=LOCAL, nodes=[node]), PERSISTENT_VOLUMES)

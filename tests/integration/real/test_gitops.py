@@ -53,7 +53,7 @@ def kubectl() -> Iterator[Kubectl]:
 
 
 def installed(kubectl: Kubectl, folder: Path) -> dict[tuple[str, ...], Any]:
-    """Return the objects as they are, without what the API server counts and records itself."""
+    """Return the objects without the fields that the API server counts and records itself."""
     found = {}
     for each in json.loads(kubectl("get", "-k", folder, "-o", "json"))["items"]:
         metadata = each["metadata"]
@@ -66,7 +66,7 @@ def installed(kubectl: Kubectl, folder: Path) -> dict[tuple[str, ...], Any]:
 
 
 def trust_is_written(kubectl: Kubectl) -> None:
-    """Wait until the operator has written its certificates' trust."""
+    """Wait until the operator has written the CA bundles of its certificates."""
     for kind in HOOKS:
         count = len(json.loads(kubectl("get", kind, "vgpu", "-o", "json"))["webhooks"])
         patch = [

@@ -1,4 +1,4 @@
-"""kstatus, the library of Flux and kpt, judges our objects: the claims of the examples."""
+"""kstatus, the library of Flux and kpt, judges the claims of the examples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def kstatus() -> str:
-    """The program's path."""
+    """The path of the program that runs kstatus."""
     done = subprocess.run(["bash", str(BUILD)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -1,7 +1,7 @@
-"""Random pods, nodes and quotas: we judge them as Kubernetes' own code does.
+"""We judge random pods, nodes and quotas as Kubernetes' own code does.
 
-`CASES=100000` in the environment runs more of them, `SEED` others. The oracle is built from the Go
-modules of the control plane (`kubernetes_rules`); it knows nothing of ours.
+`CASES=100000` in the environment runs more of them, and `SEED` draws others. The oracle is built
+from the Go modules of the control plane (`kubernetes_rules`); it knows nothing of our code.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def a_node(chance: Chance, name: str) -> Raw:
         if chance.maybe(0.7) and CORDON not in taints:
             taints.append(dict(CORDON))
     ready = chance.choice(("True", "True", "True", "True", "True", "True", "False", "Unknown"))
-    if ready != "True":  # as the node's controller writes it
+    if ready != "True":  # as the node controller writes it
         key = "not-ready" if ready == "False" else "unreachable"
         taints += [
             {"key": f"node.kubernetes.io/{key}", "effect": effect}
@@ -255,7 +255,7 @@ def a_placed_pod(chance: Chance, name: str, node: str) -> Raw:
 
 
 def resize_status(chance: Chance, spec: Raw) -> Raw:
-    """Draw the status that a kubelet reports of a resize, of containers and of the whole pod."""
+    """Draw the status that a kubelet reports of a resize of containers and of the whole pod."""
     status: Raw = {}
     for kind, section in (("containers", "containerStatuses"),
                           ("initContainers", "initContainerStatuses")):  # fmt: skip
@@ -315,7 +315,7 @@ def a_waiting_pod(chance: Chance, nodes: list[str]) -> Raw:
 
 
 def refused_by_us(pod: Pod, nodes: list[Raw], pods: list[Raw], mode: str) -> set[str]:
-    """Return the nodes that refuse the pod although each has a device that could serve it."""
+    """Return the nodes that refuse the pod although each of them has a suitable device."""
     config = ClusterConfig.model_validate({"scheduling": {"mode": mode}})
     ledger = Ledger(config=config)
     for raw in nodes:
@@ -324,7 +324,7 @@ def refused_by_us(pod: Pod, nodes: list[Raw], pods: list[Raw], mode: str) -> set
         ledger.apply_device(a_device(uuid=f"GPU-{node.metadata.name}", node=node.metadata.name))
     for raw in pods:
         placed = Pod.model_validate(raw)
-        # The free CPU of the policy Fragmentation is counted on its own, for the same pods.
+        # The policy Fragmentation counts free CPU separately; both must agree on the same pods.
         assert cpu_milli_of(placed) == dict(HostDemand.of(placed).amounts).get("cpu", 0)
         ledger.expect_pod(placed, placed.spec.node_name)
     host_demand = HostDemand.of(pod) if mode == "Gate" else None

@@ -1,4 +1,4 @@
-"""Two operators on real Kubernetes: kube-scheduler finds the leader in the EndpointSlice."""
+"""Two operators on real Kubernetes: kube-scheduler finds the leader through the EndpointSlice."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_pods_are_placed_by_the_successor_of_a_leader_that_went() -> None:
 def test_a_successor_finishes_a_gang_whose_leader_was_killed_between_two_bindings(
     pod_groups: PodGroups,
 ) -> None:
-    """Both claims have their devices, and the second Binding never leaves the leader."""
+    """Both claims have their devices, and the leader has not sent the second Binding."""
     nodes, options = [t4_node("one"), t4_node("two")], ClusterOptions(operators=2, lease_s=4)
     foundation = RealControlPlane(pod_groups.options)
     with real_cluster(nodes, options, foundation=foundation) as cluster:

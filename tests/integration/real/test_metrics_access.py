@@ -1,4 +1,4 @@
-"""Metrics are shown to scrapers that Kubernetes lets read them, with the rights of manifests/."""
+"""Scrapers may read metrics if Kubernetes lets them, with the rights of manifests/."""
 
 from __future__ import annotations
 

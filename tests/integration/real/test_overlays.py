@@ -77,11 +77,12 @@ def test_requests_of_our_accounts_have_seats_of_their_own(
         plane.url + path, headers={"Authorization": f"Bearer {bearer}"}
     )
     deadline = time.monotonic() + 30
-    while True:  # the API server follows its own configuration with a delay
+    while True:  # the API server applies its own configuration with a delay
         try:
             with urllib.request.urlopen(request, context=plane.trust()) as answer:
                 found = answer.headers["X-Kubernetes-PF-PriorityLevel-UID"]
-        except urllib.error.HTTPError as error:  # no such lease yet: it was seated all the same
+        # there is no such lease yet, but the request was classified all the same
+        except urllib.error.HTTPError as error:
             found = error.headers["X-Kubernetes-PF-PriorityLevel-UID"]
         if found == uid or time.monotonic() > deadline:
             break

@@ -1,7 +1,8 @@
-"""Preemption of slices on Kubernetes itself: the least important pods make way, and no other.
+"""Preemption of slices on Kubernetes itself evicts the least important pods, and no others.
 
-One node with two devices of 16 GiB and 4 CPUs, on each version of Kubernetes. kube-scheduler alone
-evicts nobody in these scenes but for CPU: device memory is none of its resources.
+There is one node with two devices of 16 GiB and 4 CPUs, on each version of Kubernetes.
+kube-scheduler itself evicts pods in these scenes only for CPU, because device memory is none of its
+resources.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def test_a_protected_pod_is_spared(cluster: LocalCluster) -> None:
 
 
 def allow(cluster: LocalCluster, *, least: int) -> None:
-    """Create a budget that keeps so many of the pods with `app: kept`, and wait for its status."""
+    """Create a budget that keeps this many pods with `app: kept`, and wait for its status."""
     budget: Object = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -151,7 +152,7 @@ def test_the_place_of_a_victim_with_a_long_grace_period_goes_to_nobody_else(
 
 
 def test_a_jobs_victim_counts_as_no_failure_and_its_next_pod_waits(cluster: LocalCluster) -> None:
-    """Its policy ignores failures by disruption, and it allows no other."""
+    """Its policy ignores failures by disruption, and it tolerates no others."""
     ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     pod = {**slices("p100", gpu=2, gpumem=16000), "restartPolicy": "Never"}
     job: Object = {
@@ -184,7 +185,10 @@ def names(cluster: LocalCluster) -> set[str]:
 def test_controllers_that_raise_the_class_of_each_new_pod_end_with_the_highest(
     cluster: LocalCluster,
 ) -> None:
-    """Each recreates its pod at once, in the next class; the metric counts the preemptions."""
+    """Each recreates its pod at once, in the next higher class.
+
+    The metric counts the preemptions.
+    """
     before, classes = served(cluster), iter(("p200", "p300", "p1000"))
     start(cluster, "a0", "p100", gpu=2, gpumem=16000)
     all_run(cluster, "a0")
@@ -197,7 +201,7 @@ def test_controllers_that_raise_the_class_of_each_new_pod_end_with_the_highest(
 
 
 def served(cluster: LocalCluster) -> float:
-    """Return the preemptions that gave a pod its devices, as the operator's metrics have them."""
+    """Return how many preemptions gave a pod its devices, by the operator's metrics."""
     (port,) = cluster.metrics_ports()["operator"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()

@@ -1,6 +1,6 @@
 """Kubernetes' own pod groups with our extender, on each version of Kubernetes that has them.
 
-There are two nodes of one device each, and pods that take a whole device.
+There are two nodes of one device each, and each pod takes a whole device.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_a_gang_with_room_for_all_its_members_starts_when_the_last_is_there(
     create(cluster, a_pod("first", a_container(limits=DEVICE), **in_group("gang")))
     create(cluster, a_pod("alone", a_container(limits=DEVICE)))
 
-    # kube-scheduler takes the older of two pods first unless that waits for its gang.
+    # kube-scheduler takes the older of two pods first, unless that pod waits for its gang.
     running(cluster, "alone")
     assert (
         "nodeName" not in cluster.run(cluster.api.get(PODS, "first", namespace="default"))["spec"]
@@ -76,7 +76,7 @@ def bound(cluster: LocalCluster) -> set[str]:
 
 
 def given_devices(cluster: LocalCluster) -> set[str]:
-    """Return the pods whose claims ever had an allocation, also one that was taken back."""
+    """Return the pods whose claims ever had an allocation, even one that was withdrawn."""
     found = set()
     for event in cluster.server.history():
         status = event.object.get("status") or {}
@@ -97,7 +97,7 @@ def test_a_gang_without_room_gets_nothing_and_a_pod_beside_it_runs(
 
 
 def reasons(cluster: LocalCluster, pods: Sequence[str]) -> set[str]:
-    """Return the reasons that the claims of these pods show."""
+    """Return the reasons that the pods' claims show."""
     claims = cluster.objects("vgpuclaims.vgpu.dev", "default")
     return {
         reason(each.get("status") or {})

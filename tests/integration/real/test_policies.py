@@ -1,7 +1,7 @@
-"""The admission policies of manifests/ restrict who writes what, where roles cannot.
+"""The admission policies of manifests/ restrict writers where roles cannot.
 
-On the real API server, with every role and policy in force, and without our programs: the tests
-speak with the tokens of their accounts.
+The tests run on the real API server, with every role and policy installed and without our programs:
+they use the tokens of the programs' accounts.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ HERE, ELSEWHERE = "node-here", "node-elsewhere"
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """A client for each who may call.
+    """A client for each account that may call.
 
     Attributes:
         admin: An administrator.
-        tenant: May edit what is in the namespace `default`.
+        tenant: An account that may edit the namespace `default`.
         operator: The operator.
         agent: The agent of the node HERE.
         stray: An agent whose token names no node.
@@ -85,7 +85,7 @@ async def callers(
 
 
 async def prepare(admin: Api) -> None:
-    """Create nodes and a tenant, without webhooks: no process would answer them here."""
+    """Create nodes and a tenant, and remove the webhooks, which no process would answer here."""
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await admin.delete(resource, "vgpu")
     for node in (HERE, ELSEWHERE):
@@ -96,7 +96,7 @@ async def prepare(admin: Api) -> None:
 
 
 async def policies_in_force(admin: Api) -> None:
-    """Wait until the policies are in force; the API server reads new ones with a delay."""
+    """Wait until the policies take effect; the API server reads new ones with a delay."""
     await admin.create(VGPU_CLAIMS, a_claim("early", {"memory": "1Gi"}))
     for _ in range(100):
         try:
@@ -153,7 +153,8 @@ async def test_a_tenant_edits_claims_but_not_their_status(callers: Callers) -> N
     forged = {"status": {"allocation": {"nodeName": HERE}}}
     with pytest.raises(Forbidden, match="vgpuclaims/status"):
         await change(callers.tenant, VGPU_CLAIMS, "tenants", forged, "status")
-    await change(callers.tenant, VGPU_CLAIMS, "tenants", forged)  # dropped: no subresource of it
+    # dropped, because this request does not go to the status subresource
+    await change(callers.tenant, VGPU_CLAIMS, "tenants", forged)
     found = await callers.tenant.get(VGPU_CLAIMS, "tenants", namespace="default")
     assert found["status"] == {"observedGeneration": -1}
     await callers.tenant.delete(VGPU_CLAIMS, "tenants", namespace="default")
@@ -312,7 +313,7 @@ async def test_an_agent_makes_and_describes_the_devices_of_its_own_node(callers:
 
 
 async def test_an_agent_takes_no_name_that_another_node_must_have(callers: Callers) -> None:
-    """The plain name belongs to the first agent; with its node's name, every agent has one."""
+    """The first agent gets the plain name; the name with the node's name is open to every agent."""
     await make_device(callers.admin, "gpu-taken", ELSEWHERE)
     await make_device(callers.agent, f"gpu-taken.{HERE}", HERE)
     for name in (f"gpu-taken.{ELSEWHERE}", f"gpu-other.x.{HERE}", "gpu-other.1234abcd"):
@@ -427,7 +428,7 @@ async def test_a_pod_as_the_webhook_leaves_it_and_other_vendors_pods_pass_the_ba
 async def test_what_a_later_webhook_makes_of_a_pod_is_refused_by_the_api_server(
     callers: Callers, section: str
 ) -> None:
-    """The last webhook of all may change a pod after ours was asked again."""
+    """A webhook that runs last may change a pod after ours was called for the second time."""
     container = a_container(limits=GPU)
     container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     added = {**container, "name": "added", "securityContext": {"privileged": True}}
@@ -443,7 +444,7 @@ async def test_what_a_later_webhook_makes_of_a_pod_is_refused_by_the_api_server(
 
 
 async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: Callers) -> None:
-    """Without its label it would get devices that admission might have refused."""
+    """Without that label the pod would get devices that admission might have refused."""
     unread = a_pod("unread", a_container())
     unread["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
     await callers.tenant.create(PODS, unread)
@@ -486,7 +487,7 @@ async def test_nobody_marks_a_pod_that_exists(callers: Callers) -> None:
 
 
 async def test_only_the_operator_takes_our_gate_off_a_pod(callers: Callers) -> None:
-    """Taken off by its author it would bring the pod past those that wait for their turn."""
+    """A pod whose author could take the gate off would overtake those that wait for their turn."""
     gates = [{"name": "vgpu.dev/placement"}, {"name": "mine.dev/own"}]
     pod = marked(a_pod("waits", a_container(), schedulingGates=gates))
     await callers.tenant.create(PODS, pod)

@@ -1,7 +1,7 @@
-"""kube-scheduler's preemption on Kubernetes itself: nobody is ended in vain.
+"""kube-scheduler's preemption on Kubernetes itself ends nobody in vain.
 
-One node with one device of 16 GiB, ten slots and 8 CPUs. What must stay is watched for longer than
-kube-scheduler took, without the verb `preempt`, to end it several times.
+There is one node with one device of 16 GiB, ten slots and 8 CPUs. Each pod that must stay is
+watched for longer than kube-scheduler needed, without the verb `preempt`, to end it several times.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def web(cluster: LocalCluster, cpus: int) -> None:
 
 
 def running(cluster: LocalCluster) -> dict[str, str]:
-    """Return the UIDs of the pods that run, by name; those of a ReplicaSet by the name of that."""
+    """Return the UIDs of running pods by name; a ReplicaSet's pod goes by the ReplicaSet's name."""
     return {
         pod["metadata"]["name"].split("-")[0]: pod["metadata"]["uid"]
         for pod in cluster.objects("pods", "default")
@@ -118,7 +118,7 @@ def nobody_is_ended(cluster: LocalCluster, there: dict[str, str], *waiting: str)
 
 
 def test_nobody_is_ended_for_pods_that_can_never_fit(cluster: LocalCluster) -> None:
-    """All slots are taken: kube-scheduler thinks that the end of one pod would help."""
+    """All slots are taken, and kube-scheduler thinks that ending one pod would help."""
     small = [f"small{number}" for number in range(10)]
     for name in small:
         create(cluster, name, {"gpu": 1, "gpumem": 1000}, priorityClassName="low")

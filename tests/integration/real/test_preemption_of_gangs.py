@@ -1,6 +1,6 @@
 """Preemption of and for Kubernetes' own pod groups, on each version of Kubernetes that has them.
 
-There are two nodes of one device each, and pods that take a whole device.
+There are two nodes of one device each, and each pod takes a whole device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(scope="module")
 def running_cluster(pod_groups: PodGroups) -> Iterator[LocalCluster]:
     nodes, options = [t4_node("n1"), t4_node("n2")], ClusterOptions(config=ENABLED)
-    # In 1.37 this gate is part of the one of groups. Without it every group says `Pod`.
+    # In 1.37 the gate of pod groups includes this one. Without it every group says `Pod`.
     more = {"WorkloadAwarePreemption": True} if pod_groups.version == "1.36" else {}
     gates = {**pod_groups.feature_gates, **more}
     foundation = RealControlPlane(replace(pod_groups.options, feature_gates=gates))
@@ -45,7 +45,7 @@ def cluster(running_cluster: LocalCluster, pod_groups: PodGroups) -> Iterator[Lo
 
     for name in groups():
         running_cluster.run(api.delete(pod_groups.resource, name, namespace="default"))
-    until(running_cluster, lambda: not groups())  # a finalizer keeps them for a moment
+    until(running_cluster, lambda: not groups())  # a finalizer keeps the groups for a moment
 
 
 def gang(
@@ -56,9 +56,9 @@ def gang(
     count: int,
     **group: object,
 ) -> None:
-    """Create a gang of which all pods must start together, each with a whole device.
+    """Create a gang whose pods must all start together, each with a whole device.
 
-    kube-scheduler 1.37 starts no group whose priority is not that of its pods.
+    kube-scheduler 1.37 starts no group whose priority differs from that of its pods.
     """
     if groups.version != "1.36":
         group["priorityClassName"] = priority

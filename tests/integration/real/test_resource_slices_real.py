@@ -1,4 +1,4 @@
-"""ResourceSlices on Kubernetes itself: accepted, made again, and nobody's to allocate."""
+"""ResourceSlices on Kubernetes itself: accepted, recreated, never allocated by kube-scheduler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def devices(api: Api, tmp_path: Path) -> AsyncIterator[NodeDevices]:
 
 
 async def until(holds: Callable[[], Awaitable[Any]], *, limit_s: float = 30.0) -> Any:
-    """Return what was waited for, as soon as there is some."""
+    """Return the result of the condition as soon as it is true."""
     async with asyncio.timeout(limit_s):
         while True:
             if found := await holds():
@@ -84,7 +84,7 @@ async def test_a_published_device_comes_back_and_is_never_allocated_by_kube_sche
 
     await refused_by_the_scheduler(api)
 
-    # As a kubelet that starts: it deletes all slices of its node.
+    # A kubelet that starts deletes all slices of its node.
     await api.delete(RESOURCE_SLICES, first["metadata"]["name"])
 
     async def other() -> list[Any]:

@@ -1,8 +1,8 @@
-"""Least privilege, from the API server's audit log: no right is missing, and none is unused.
+"""Least privilege, judged by the API server's audit log: no right is missing, and none is unused.
 
-The programs run under their own accounts on what manifests/ installs. One run exercises all that
-they do; then whatever was refused to them is a right that is missing, and whatever their roles
-grant without need is a right too many.
+The programs run under their own accounts with the roles of manifests/, and one run exercises all
+that they do. A request that was refused shows a missing right; a granted right that was never used
+is superfluous.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def used(events: Sequence[Object]) -> set[Right]:
             rights |= _acting(right)
             continue
         rights.add(right)
-        if right.verb == "patch" and code == 201:  # an apply that made the object
+        if right.verb == "patch" and code == 201:  # server-side apply created the object
             rights.add(replace(right, verb="create"))
     return rights
 
@@ -136,12 +136,12 @@ def refused(events: Sequence[Object]) -> list[str]:
 
 
 BY_CHANCE = (
-    # Where the API server serves PodGroups; the one of this test does not.
+    # This happens only if the API server serves PodGroups, and the one of this test does not.
     Right(user(OPERATOR), "watch", "scheduling.k8s.io", "podgroups"),
     Right(user(WEB), "watch", "scheduling.k8s.io", "podgroups"),
-    # After a conflict, where an agent was faster to write a claim.
+    # This happens after a conflict, when an agent was faster to write a claim.
     Right(user(OPERATOR), "get", "vgpu.dev", "vgpuclaims"),
-    # When the reason of an event is given again, in other words, and some seconds later.
+    # This happens when the reason of an event is given again some seconds later, in other words.
     Right(user(OPERATOR), "patch", "", "events"),
 )
 """Rights that are needed where nothing that these steps do can make sure that they are used."""
@@ -152,7 +152,7 @@ def gpu(name: str, mib: int = 2048, **spec: Any) -> Object:
 
 
 def two_nodes_with_a_device_in_common() -> list[GpuNode]:
-    """Copied machine images can do that; the second agent must find out whose the device is."""
+    """Copied machine images cause this; the second agent must find out whose device it is."""
     one, two = t4_node("one", 2), t4_node("two", 1)
     return [one, replace(two, devices=(*two.devices, Device(device_uuid("one", 1), T4)))]
 
@@ -256,7 +256,8 @@ def of_many_nodes_one_is_nominated(cluster: InstalledCluster) -> None:
 def a_pod_comes_and_goes_while_the_agents_hang(cluster: InstalledCluster) -> None:
     """Its devices are promised to a pod that no agent has ever seen.
 
-    They hang, for the kubelet offers nothing of an agent that has gone.
+    The agents hang instead of stopping, because the kubelet offers no slots of an agent that has
+    gone.
     """
     for agent in cluster.agents.values():
         agent.signal(signal.SIGSTOP)
@@ -279,7 +280,7 @@ def a_pod_comes_and_goes_while_the_agents_hang(cluster: InstalledCluster) -> Non
 
 
 def a_refused_container_starts_at_once_when_its_claim_comes(cluster: InstalledCluster) -> None:
-    """A scheduler that asks no extender may bind a pod that admission has read."""
+    """A scheduler without an extender may bind a pod once admission has read it."""
     leader = cluster.leader()
     leader.signal(signal.SIGSTOP)
     try:
@@ -307,7 +308,7 @@ def a_refused_container_starts_at_once_when_its_claim_comes(cluster: InstalledCl
 
 
 def certificates_are_issued_anew_and_nothing_restarts(cluster: InstalledCluster) -> None:
-    """An administrator has taken the serving pairs away; their authority is there still."""
+    """An administrator has removed the serving pairs; their authority is still there."""
     before = set(cluster.shown())
     for name in ("vgpu-webhook-tls", "vgpu-extender-tls"):
         without = {"data": {"tls.crt": None, "tls.key": None}}

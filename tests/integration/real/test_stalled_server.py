@@ -1,6 +1,6 @@
-"""An API server that stands still for a while ends no process of ours.
+"""An API server that stops answering for a while ends none of our processes.
 
-etcd elects a leader, a disk hangs, or a machine swaps: for seconds nothing is answered.
+etcd elects a leader, a disk hangs, or a machine swaps: for seconds no request is answered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Volcano's own scheduler starts a gang of our pods together or not at all.
 
-Collected where VOLCANO names a folder with its programs and CRDs (tests/cluster/volcano.sh): it is
-not to be had as a Go module with the verbs that we need.
+The tests are collected only if VOLCANO names a folder with its programs and CRDs
+(tests/cluster/volcano.sh), because no Go module of it has the verbs that we need.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class without_tls:  # noqa: N801 - reads as a statement
                 self.wfile.write(found)
 
             def log_message(self, *_: Any) -> None:
-                """Log nothing: the scheduler's log has what matters."""
+                """Log nothing, because the scheduler's log has what matters."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Forward)
 
@@ -111,7 +111,7 @@ def scheduler(cluster: LocalCluster, folder: Path, url: str) -> Daemon:
         ],
     ]
     conf = {"actions": "enqueue, allocate", "tiers": [{"plugins": tier} for tier in plugins]}
-    written = folder / "conf" / "volcano.yaml"  # its folder is watched
+    written = folder / "conf" / "volcano.yaml"  # the scheduler watches the file's folder
     written.parent.mkdir()
     written.write_text(yaml.safe_dump(conf))
     command = [
@@ -139,7 +139,7 @@ def controllers(cluster: LocalCluster, folder: Path) -> Daemon:
 
 
 def group(cluster: LocalCluster, name: str, least: int) -> None:
-    """A gang of which this many pods must start together."""
+    """Return a gang of which this many pods must start together."""
     wire = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -150,7 +150,7 @@ def group(cluster: LocalCluster, name: str, least: int) -> None:
 
 
 def members(cluster: LocalCluster, name: str, size: int) -> list[str]:
-    """Return its pods."""
+    """Return the pods of the group."""
     names = [f"{name}-{number}" for number in range(size)]
     for pod in names:
         annotations = {"scheduling.k8s.io/group-name": name, "vgpu.dev/claim-template": "half"}

@@ -79,7 +79,7 @@ async def test_a_namespace_with_the_label_of_hamis_is_left_alone(admin: Api) -> 
             try:
                 await admin.create(PODS, pod)
                 return
-            except Forbidden:  # until the namespace has its ServiceAccount
+            except Forbidden:  # the namespace needs its ServiceAccount first
                 await asyncio.sleep(0.1)
 
 

@@ -1,6 +1,7 @@
-"""The whole chain on Kubernetes itself: its API server, controllers and scheduler, our programs.
+"""The whole chain on Kubernetes' own API server, controllers and scheduler, with our programs.
 
-The kubelets are the stand-in's, so containers are processes on simulated devices; all else is real.
+The kubelets are the stand-in's, so containers are processes on simulated devices; everything else
+is real.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def running_cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def whole(running_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """The cluster; afterwards it must be empty again, including the agents' disks."""
+    """The cluster; after each test it must be empty again, including the agents' disks."""
     yield running_cluster
     empty(running_cluster)
 
@@ -228,7 +229,7 @@ def claim_says(cluster: LocalCluster, pod: str, reason: str) -> bool:
 
 
 def quota(mib: int) -> dict[str, Any]:
-    """Kubernetes takes it and does nothing with it."""
+    """Return a ResourceQuota for GPU memory, which Kubernetes accepts but does not enforce."""
     return {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -282,7 +283,7 @@ def is_set_aside(pod: dict[str, Any]) -> bool:
 
 
 def test_a_pod_that_no_filter_asks_about_holds_nothing(whole: LocalCluster) -> None:
-    """Its scheduler does not exist, and it wants all devices of the only node with T4s."""
+    """Its scheduler does not exist, and it asks for all devices of the only node with T4s."""
 
     def all_t4(name: str) -> dict[str, Any]:
         pod = a_pod(name, gpu=4)
@@ -326,7 +327,7 @@ def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
 
 
 def create_patiently(cluster: LocalCluster, pod: dict[str, Any]) -> None:
-    """Create an object, and retry if a webhook refuses because it cannot read something yet."""
+    """Create an object, and retry while a webhook refuses because it cannot read an object yet."""
     deadline = time.monotonic() + 30
     while True:
         try:
