@@ -1,6 +1,7 @@
-"""A headless Chromium on the page, for fleets of three sizes.
+"""A headless Chromium that opens the page, for fleets of three sizes.
 
-Not collected without VGPU_BROWSER, the folder that setup.sh fills (`make web-check`).
+These tests are not collected without VGPU_BROWSER, the folder that setup.sh fills (`make
+web-check`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make web-screenshots`: pictures of the page for docs/operations/web.md, light and dark."""
+"""`make web-screenshots` takes pictures of the page for docs/operations/web.md, light and dark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUALITY = 70
 
 
 def main() -> None:
-    """Write one picture a view and scheme."""
+    """Write one picture for each view and colour scheme."""
     OUT.mkdir(exist_ok=True)
     with ServedFleet(Size(100, 600)) as fleet, sync_playwright() as playwright:
         browser = playwright.chromium.launch(**CHROMIUM)
@@ -33,7 +33,7 @@ def main() -> None:
                     if view == "what-if":
                         tab.ask(POD)
                     tab.page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
-                    # Chromium writes WebP itself; playwright's own call knows PNG and JPEG only.
+                    # Chromium itself can write WebP; playwright's own call only knows PNG and JPEG.
                     shot = session.send(
                         "Page.captureScreenshot", {"format": "webp", "quality": QUALITY}
                     )

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# setup.sh FOLDER: what the tests of the page in a browser need, once, outside the tree.
+# setup.sh FOLDER: install what the tests of the page in a browser need, once, outside the tree.
 #   FOLDER/python    playwright, hashes checked
-#   FOLDER/axe       axe-core, which judges what screen readers are given; from npm, its digest checked
-# Chromium, and npm where there is none, come from Debian.
+#   FOLDER/axe       axe-core, which judges what screen readers get; from npm, its digest checked
+# Chromium comes from Debian, and so does npm if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=$1

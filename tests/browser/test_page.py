@@ -1,4 +1,4 @@
-"""The page in a browser: at three sizes, light and dark, by keyboard, and for screen readers."""
+"""The page in a browser: three sizes, light and dark, with a keyboard, for screen readers."""
 
 from __future__ import annotations
 

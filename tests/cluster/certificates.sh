@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# certificates.sh FOLDER : the cluster's certificates, keys and kubeconfigs for an API server on the node. Made once:
-# a node that is switched off and on keeps them.
+# certificates.sh FOLDER : make the cluster's certificates, keys and kubeconfigs for an API server on the node. They are
+# made once: a node that is switched off and on keeps them.
 set -euo pipefail
 mkdir -p "$1"; cd "$1"
 [ ! -e admin.kubeconfig ] || exit 0

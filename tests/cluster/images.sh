@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# images.sh : the images that the node runs, as archives in build/images; made again only when something that goes into
-# them has changed. No registry is asked: they stand on root file systems made from Debian's packages. The same sources make
-# the same bytes (images_check.sh). With NAME... only these are made; IMAGES_OUT is another folder for them; with
-# IMAGES_ANEW=1 layers of an earlier build are not used.
+# images.sh : make the images that the node runs, as archives in build/images, again only when one of their inputs has
+# changed. No registry is needed: their bases are root file systems made from Debian's packages. The same sources make
+# the same bytes (images_check.sh). With NAME... only these are made; IMAGES_OUT names another folder for them;
+# IMAGES_ANEW=1 ignores layers of an earlier build.
 #   vgpu/operator:dev  vgpu/nodeagent:dev (with the simulated driver)  vgpu/workload:dev  vgpu/kube:dev  vgpu/pause:dev
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,7 +11,7 @@ out=${IMAGES_OUT:-build/images}
 kube=$(bash "$here/build.sh" --where kubernetes)
 bases=$(bash "$here/bases.sh" --where)
 
-# What each image depends on, but for its base; tracked or not, as the working tree has it.
+# The inputs of each image besides its base, as they are in the working tree, tracked or not.
 package="pyproject.toml requirements.lock README.md LICENSE tests/packaging/install.sh tests/packaging/locked.py crds operator nodeagent"
 declare -A context=([kube]=$kube)
 declare -A sources=(
@@ -24,7 +24,7 @@ declare -A sources=(
 declare -A file=([operator]=operator/Dockerfile [nodeagent]=nodeagent/Dockerfile)
 declare -A target=([nodeagent]="--target demo")
 
-stamp() {  # NAME: a digest of all that goes into it
+stamp() {  # NAME: print a digest of all inputs
   local name=$1
   {
     echo "$bases ${context[$name]:-} ${target[$name]:-}"
@@ -45,13 +45,13 @@ bash "$here/bases.sh"
 mkdir -p "$out" build/wheels
 exec 9> "$out/.lock"
 flock 9
-# Layers stay for the next time.
+# Layers are kept for the next build.
 store=$(realpath -m "$out/../containers")
 # shellcheck source=tests/cluster/buildah.sh
 . "$here/buildah.sh"
 trap unmount_store EXIT
 
-fresh_base() {  # NAME: unless its image is of the present bases
+fresh_base() {  # NAME: make the image unless it was made from the present bases
   [ "$(cat "$store/$1.stamp" 2>/dev/null)" != "$bases" ] || return 0
   base "$1" "$bases/$1.tar"
   echo "$bases" > "$store/$1.stamp"

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# images_arm64.sh [NAME...] : the images of operator and agent for arm64, built and started under qemu-user (root). Checks that each
-# is one for arm64, that its programs start with everything they import, and that the library in it is for arm64.
+# images_arm64.sh [NAME...] : build the images of operator and agent for arm64, and start them under qemu-user
+# (root). Checks that each is for arm64, that its programs start with everything they import, and that its library is
+# for arm64.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 export BASES_ARCH=arm64
 out=$(realpath -m "${IMAGES_OUT:-build/images-arm64}")
 
-# The kernel hands programs for arm64 to qemu; it keeps the opened file, so no root file system needs one of its own.
+# The kernel hands programs for arm64 to qemu. It keeps qemu's file open, so no root file system needs a copy of its
+# own.
 formats=/proc/sys/fs/binfmt_misc
 registered=
 context=$(mktemp -d)
@@ -34,7 +36,7 @@ fi
 bash "$here/bases.sh"
 bases=$(bash "$here/bases.sh" --where)
 
-# The sources as they are tracked, and wheels for arm64 where those of this machine would lie.
+# The tracked sources, and wheels for arm64 in the place where those of this machine would be.
 git ls-files -z | xargs -0 cp --parents -t "$context"
 platforms=(--platform=manylinux2014_aarch64)
 for glibc in 17 24 26 28 31 34 35; do platforms+=("--platform=manylinux_2_${glibc}_aarch64"); done
@@ -52,7 +54,7 @@ for name; do
   container=$(buildah from "docker.io/vgpu/$name:dev")
   buildah run --isolation=chroot "$container" -- sh -euc "${starts[$name]}" >/dev/null
   if [ "$name" = nodeagent ]; then
-    # The shadow is loaded beside the library only: of it the ELF head is looked at.
+    # The shadow is only loaded together with the library, so just its ELF head is checked.
     buildah run --isolation=chroot "$container" -- python3 -c '
 import ctypes, pathlib, platform, struct
 assert platform.machine() == "aarch64"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# images_check.sh : the project's images, built twice from the same base, must be the same to the byte. Prints their digests.
+# images_check.sh : build the project's images twice from the same base; they must be the same to the byte.
+# Prints their digests.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-digest() {  # ARCHIVE: of the image's configuration, which has the digests of its layers
+digest() {  # ARCHIVE: the digest of the image's configuration, which contains the digests of its layers
   tar -xOf "$1" manifest.json | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["Config"])'
 }
 names=(operator nodeagent)

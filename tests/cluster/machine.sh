@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # machine.sh : process 1 of the sandbox. Starts a control plane, containerd, kubelet and kube-proxy, and starts each
 # again when it ends, as an init system would. In the environment: RUN, its folder; KUBE and CONTAINERD, folders of
-# programs; IMAGES, a folder of image archives to import at the first start; CARDS, how many device nodes to make.
-#   $RUN/pids/NAME   the program's process id in here     $RUN/held/NAME   while it exists, NAME is not started again
+# programs; IMAGES, a folder of image archives to import at the first start; CARDS, the number of GPU device nodes.
+#   $RUN/pids/NAME   the program's process id in here     $RUN/held/NAME   while this file exists, NAME is not started again
 set -euo pipefail
 export PATH=$KUBE:$CONTAINERD:$PATH KUBECONFIG=$RUN/pki/admin.kubeconfig
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -25,8 +25,9 @@ keep() {  # NAME PROGRAM...
   ) &
 }
 
-# The cards' device nodes, with NVIDIA's numbers: who may open them is told that there is no such device, everybody else
-# that it is not permitted. The agent, to which an NVIDIA runtime would open all of them, gets nodes like /dev/null.
+# Device nodes of GPUs with NVIDIA's numbers: a process that may open them is told that there is no such device, every
+# other process that it is not permitted. The agent, for which an NVIDIA runtime would open all of them, gets nodes like
+# /dev/null.
 mkdir -p /run/agent-dev
 cards() {
   for ((card = 0; card < ${CARDS:-0}; card++)); do echo "nvidia$card $card"; done
@@ -94,7 +95,7 @@ imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 volumePluginDir: /var/lib/kubelet/volumeplugins
 CONFIG
-# What programs in the cluster ask for: which rights are used, and who asks for more than it has.
+# The audit log shows which rights the programs in the cluster use, and which requests exceed them.
 cat > "$RUN/audit-policy.yaml" <<'CONFIG'
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -105,7 +106,8 @@ rules:
 - level: None
 CONFIG
 
-# etcd on Unix sockets: no port. It insists on advertising something of the form host:port, which nobody uses.
+# etcd listens on Unix sockets and uses no port. It insists on advertising an address of the form host:port, which
+# nobody uses.
 nowhere=http://localhost:1
 keep etcd etcd --data-dir "$RUN/etcd" --unsafe-no-fsync --log-level warn --watch-progress-notify-interval=5s \
   --listen-client-urls unix:///run/etcd.sock --advertise-client-urls $nowhere \
@@ -123,7 +125,7 @@ keep kube-apiserver kube-apiserver --etcd-servers=unix:///run/etcd.sock \
   --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$pki/sa.pub" \
   --service-account-signing-key-file="$pki/sa.key" \
   --audit-policy-file="$RUN/audit-policy.yaml" --audit-log-path="$RUN/log/audit.log"
-# No ports of their own; the default client limits make a fresh cluster wait for seconds.
+# They have no ports of their own; the default client limits would make a fresh cluster wait for seconds.
 keep kube-controller-manager kube-controller-manager --kubeconfig="$pki/controller-manager.kubeconfig" \
   --leader-elect=false --secure-port=0 --kube-api-qps=500 --kube-api-burst=1000 --use-service-account-credentials=true \
   --root-ca-file="$pki/ca.crt" --service-account-private-key-file="$pki/sa.key" \
@@ -143,7 +145,8 @@ until kubectl get --raw /readyz >/dev/null 2>&1; do sleep 0.1; done
 keep kubelet kubelet --config="$RUN/kubelet.yaml" --kubeconfig="$pki/kubelet.kubeconfig" --hostname-override=node1 --node-ip=10.88.0.1
 keep kube-proxy kube-proxy --kubeconfig="$pki/proxy.kubeconfig" --proxy-mode=iptables --cluster-cidr=10.244.0.0/16 \
   --conntrack-max-per-core=0 --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0 --hostname-override=node1
-# Ready since this start: the API server also remembers what the kubelet said before the machine was switched off.
+# Wait until the node is ready since this start: the API server also remembers what the kubelet reported before the
+# machine was switched off.
 ready_since() {
   kubectl get node node1 -o jsonpath='{range .status.conditions[?(@.type=="Ready")]}{.status} {.lastHeartbeatTime}{end}' 2>/dev/null
 }

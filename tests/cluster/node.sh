@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# node.sh COMMAND... : a real Kubernetes of one node, control plane included, in a sandbox on this machine. As root.
-#   up               start it, or switch it on again with what it had; returns when the node is ready
+# node.sh COMMAND... : run a real Kubernetes of one node, control plane included, in a sandbox on this machine. Needs root.
+#   up               start it, or switch it on again with its old disk; returns when the node is ready
 #   in COMMAND...    run a command inside, with kubectl and ctr in PATH and KUBECONFIG set
 #   load ARCHIVE...  import images that were made since it was started
 #   restart NAME...  kill programs (kubelet, containerd, kube-proxy, …), all at once; each is started again by itself
 #   hold NAME...     kill programs and keep them down, until: release NAME...
-#   off              switch the machine off as if its plug were pulled; its disk stays
+#   off              cut the machine's power; its disk stays
 #   down             switch it off and remove everything
 #   enter            print the process id whose namespaces are the node's
 # VGPU_NODE is its folder (default: build/cluster); several nodes with a folder each do not collide.
-# VGPU_CARDS: how many device nodes of cards it has (default 8). VGPU_OWNER: a process id; the node goes when that ends.
+# VGPU_CARDS: the number of GPU device nodes (default 8). VGPU_OWNER: a process id; the node is removed when that process ends.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 run=$(realpath -m "${VGPU_NODE:-$here/../../build/cluster}")
@@ -18,9 +18,9 @@ kube=$(bash "$here/build.sh" --where kubernetes)
 containerd=$(bash "$here/build.sh" --where containerd)
 
 say() { echo "cluster: $*" >&2; }
-inside() {  # process 1 of the sandbox, as this machine numbers it; nothing when it does not run
+inside() {  # prints the id of the sandbox's process 1 on this machine, or nothing if it does not run
   local outer; outer=$(cat "$run/outer.pid" 2>/dev/null) || return 0
-  # The number may be somebody else's by now: only what is in our cgroup is ours.
+  # The id may belong to another process by now, so only a process in our cgroup counts.
   ! grep -qs ":/$name\$" "/proc/$outer/cgroup" || pgrep --parent "$outer" | head -n1 || true
 }
 enter() {
@@ -32,7 +32,7 @@ enter() {
 cgroups() { find /sys/fs/cgroup/*/"$name" -depth -type d 2>/dev/null || true; }
 
 switch_off() {
-  # unshare ignores TERM, and with process 1 of its namespace every process of the sandbox ends.
+  # unshare ignores TERM; killing process 1 of its namespace ends every process of the sandbox.
   local pid; pid=$(inside)
   [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true
   for _ in $(seq 300); do
@@ -64,7 +64,7 @@ switch_on() {
   say "not ready after 120 s; see $run/log"; exit 1
 }
 
-forget() {  # what this process 1 calls NAME ends; it is started again unless it is held
+forget() {  # ends what this process 1 calls NAME; it is started again unless it is held
   local program pids=()
   for program in "$@"; do pids+=("$(cat "$run/pids/$program")"); done
   (enter kill -KILL "${pids[@]}") || true

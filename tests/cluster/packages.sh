@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# packages.sh : what the node and its images need from Debian, installed when it is missing and we may.
+# packages.sh : install what the node and its images need from Debian if it is missing and we have the rights.
 set -euo pipefail
 
 declare -A package=(

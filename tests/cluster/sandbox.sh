@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# sandbox.sh RUN NAME CMD... : runs CMD as process 1 of a machine of its own, which takes nothing from this one and
-# leaves nothing on it: own pid, mount, network, host name, ipc and cgroup namespaces; every cgroup hierarchy confined to
-# /NAME; the sysctls that a kubelet writes shadowed; /etc, /var/lib and /var/log overlays kept under RUN. What lies under
-# RUN survives the sandbox, as a disk survives a machine that is switched off; /run and /dev do not.
+# sandbox.sh RUN NAME CMD... : run CMD as process 1 of a sandbox that takes nothing from this machine and leaves nothing
+# on it: own pid, mount, network, host name, ipc and cgroup namespaces; every cgroup hierarchy confined to /NAME;
+# the sysctls that a kubelet writes shadowed; /etc, /var/lib and /var/log overlays kept under RUN. Files under
+# RUN survive the sandbox, as a disk survives a machine that is switched off; /run and /dev do not.
 set -euo pipefail
 export RUN=$1 NAME=$2; shift 2
 export CONTROLLERS="cpu cpuacct cpuset memory devices freezer blkio pids"
@@ -13,7 +13,7 @@ mkdir -p "$RUN"
 for hierarchy in $CONTROLLERS systemd; do
   group=/sys/fs/cgroup/$hierarchy/$NAME
   mkdir -p "$group"
-  if [ "$hierarchy" = cpuset ]; then  # empty until told; no process may enter before
+  if [ "$hierarchy" = cpuset ]; then  # empty until set, and no process may enter before
     for what in cpus mems; do cat "/sys/fs/cgroup/cpuset/cpuset.$what" > "$group/cpuset.$what"; done
   fi
   echo $$ > "$group/cgroup.procs"
@@ -24,7 +24,7 @@ set -euo pipefail
 mount --make-rshared /
 hostname node1
 
-# Its own view of the cgroups: what is /NAME on the machine is the root in here.
+# The sandbox gets its own view of the cgroups, in which /NAME of the machine is the root.
 umount -R /sys/fs/cgroup 2>/dev/null || umount -l -R /sys/fs/cgroup
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
@@ -42,7 +42,7 @@ done
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock "$RUN/shadow"
 
-# A /dev of its own: device nodes that stand for cards must not appear on the machine.
+# The sandbox has its own /dev, because device nodes that stand for GPUs must not appear on the machine.
 mkdir /run/dev
 mount -t tmpfs -o mode=755 tmpfs /run/dev
 for node in null zero full random urandom tty kmsg fuse; do [ ! -e "/dev/$node" ] || cp -a "/dev/$node" /run/dev/; done
@@ -68,7 +68,7 @@ for key in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oop
   mount --bind "$shadow" "/proc/sys/$key"
 done
 
-# One address that the node has, and a way for cluster IPs; nothing outside can be reached.
+# The node has one address and a route for cluster IPs; it can reach nothing outside.
 ip link set lo up
 ip link add eth0 type veth peer name eth0-peer
 ip address add 10.88.0.1/24 dev eth0

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# volcano.sh SOURCE : Volcano's scheduler and job controller out of a checkout of github.com/volcano-sh/volcano, for tests/integration/real/test_volcano.py.
+# volcano.sh SOURCE : build Volcano's scheduler and job controller from a checkout of github.com/volcano-sh/volcano,
+# for tests/integration/real/test_volcano.py.
 # They go with the CRDs to $VGPU_CACHE/volcano-HASH, and the folder's name is printed:
 #   VOLCANO=$(bash tests/cluster/volcano.sh SOURCE) VGPU_TEST_CLUSTER=real .venv/bin/pytest tests/integration/real/test_volcano.py
-# A Go module of a release with the verbs allocate and deallocate of its extender plugin is not pinned here: v1.10 has none.
+# No Go module is pinned here, because the extender plugin of v1.10 lacks the verbs allocate and deallocate.
 set -euo pipefail
 
 source=${1:?volcano.sh: give the folder of a checkout of Volcano}

@@ -1,9 +1,10 @@
-"""One real node for the whole run, with the project installed as its manifests do it.
+"""One real node for the whole run, on which the project's manifests are installed.
 
-Not collected without VGPU_TEST_CLUSTER=node: it needs root and takes minutes. What takes many, and
-a node to itself, is only collected with VGPU_TEST_CLUSTER=node-alone; what needs a control plane
-only is collected with VGPU_TEST_CLUSTER=real, too. With VGPU_NODE set to the folder of a node that
-runs, that one is used and left as it is.
+These tests are not collected without VGPU_TEST_CLUSTER=node, because they need root and take
+minutes. Tests that take many minutes and need a node of their own are collected only with
+VGPU_TEST_CLUSTER=node-alone; tests that need only a control plane are also collected with
+VGPU_TEST_CLUSTER=real. If VGPU_NODE names the folder of a running node, the tests use that node and
+leave it running.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def node() -> Iterator[RealNode]:
 
 @pytest.fixture
 def namespace(node: RealNode) -> Iterator[str]:
-    """Create a namespace for the test; its devices are free again when the test has ended."""
+    """Create a namespace for the test; all devices are free again when the test has ended."""
     with node.namespace() as name:
         yield name
 
@@ -58,7 +59,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _dump(node: RealNode, folder: Path) -> None:
-    """Write down what there is to see on the node when a test fails."""
+    """Store the state of the node's objects and logs when a test fails."""
     folder.mkdir(parents=True, exist_ok=True)
     looks = {
         "objects": ("get", "pods,vgpuclaims,gpudevices,nodes", "-A", "-o", "wide"),

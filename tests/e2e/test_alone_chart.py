@@ -1,6 +1,6 @@
-"""The Helm chart on a real node: installed, upgraded with other values, and taken off again.
+"""The Helm chart on a real node: installed, upgraded with other values, and uninstalled.
 
-It has a node of its own, on which nothing of the project was before: run by `make e2e-chart`.
+It needs a node of its own without anything of the project: run by `make e2e-chart`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Helm:
     """Helm on a node, with one chart.
 
     Args:
-        node: Whose cluster.
-        folder: For the chart and what stands beside it.
+        node: The node of the cluster.
+        folder: The folder for the chart and the files beside it.
     """
 
     def __init__(self, node: RealNode, folder: Path) -> None:
@@ -51,7 +51,7 @@ class Helm:
         self._renderer = _a_renderer(folder / "node")
 
     def put(self, verb: str, **values: object) -> None:
-        """Install or upgrade with values that differ from the chart's."""
+        """Install or upgrade with values that differ from the chart's defaults."""
         file = self._folder / "values.yaml"
         images = {"scheduler": "vgpu/kube:dev"}
         file.write_text(yaml.safe_dump({"images": images, **values}))
@@ -64,13 +64,13 @@ class Helm:
         """Return Helm's output.
 
         Raises:
-            AssertionError: It failed.
+            AssertionError: Helm failed.
         """
         return self._node.run(self._helm, *arguments, limit_s=330)
 
 
 def _a_renderer(folder: Path) -> Path:
-    """Return a program that puts what the node needs beside what Helm has rendered."""
+    """Return a post-renderer that adds what this node needs to Helm's output."""
     folder.mkdir()
     for name, path in OF_THE_NODE.items():
         shutil.copy(path, folder / name)
@@ -93,7 +93,7 @@ def _a_renderer(folder: Path) -> Path:
 
 @pytest.fixture
 def bare() -> Iterator[RealNode]:
-    """A node for this test only, without the project."""
+    """A node without the project, for this test only."""
     BUILD.mkdir(parents=True, exist_ok=True)
     node = RealNode(BUILD / "chart-node")
     node.remove()
@@ -130,7 +130,8 @@ def test_a_chart_is_installed_upgraded_and_uninstalled(bare: RealNode, tmp_path:
     (release,) = json.loads(helm.run("list", "--output=json"))
     assert (release["revision"], release["status"]) == ("2", "deployed")
 
-    # First ours, which knows what hangs on what; then Helm has nothing to remove but its record.
+    # Our uninstall comes first, because it knows the order; then Helm only has its record to
+    # remove.
     taken_off = (sys.executable, "-m", "vgpu_operator.cli", "uninstall", "--yes", "--delete-pods")
     done = bare.attempt(*taken_off, "--no-wait-for-capacity", limit_s=600)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

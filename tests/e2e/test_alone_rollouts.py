@@ -1,7 +1,7 @@
-"""Five rollouts of each program under a steady stream of pods: no create is refused, no pod fails.
+"""Five rollouts of each program during a steady stream of pods: no create is refused, no pod fails.
 
-And none starts more than `SLACK_S` later than pods do when nothing is rolled out. Minutes of the
-node's whole attention: run by `make e2e-rollouts`, not by `make e2e`.
+No pod starts more than `SLACK_S` later than pods do without a rollout. It keeps the node busy for
+minutes, so it is run by `make e2e-rollouts`, not by `make e2e`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stream:
 
     Attributes:
         refused: The messages of creates that were refused.
-        created: How many were not.
+        created: The number of creates that were accepted.
     """
 
     node: RealNode
@@ -45,7 +45,7 @@ class Stream:
     created: int = 0
 
     def create(self) -> None:
-        """One more."""
+        """Create one more pod."""
         name = f"pod-{self.created + len(self.refused):03}"
         pod = a_pod(name, self.namespace, limits=a_slice(1000), restartPolicy="Never")
         (container,) = pod["spec"]["containers"]

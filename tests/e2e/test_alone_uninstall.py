@@ -1,4 +1,4 @@
-"""`kubectl vgpu uninstall` on a real node leaves nothing behind, whatever was done before.
+"""`kubectl vgpu uninstall` on a real node leaves nothing behind, whatever happened before.
 
 Each test installs a node of its own and uninstalls it, and a kubelet takes five minutes to forget a
 device plugin: run by `make e2e-uninstall`, not by `make e2e`.
@@ -57,7 +57,7 @@ def test_a_running_installation_leaves_nothing(own: RealNode) -> None:
 
 
 def test_it_ends_what_a_plain_delete_with_pods_running_leaves_hanging(own: RealNode) -> None:
-    """The CRD of claims used to stay for ever, because nothing was left to remove the finalizer."""
+    """The CRD of claims used to stay for ever, because nobody was left to remove the finalizer."""
     a_user(own)
     overlay = str(CLUSTER / "overlay")
     own.attempt("kubectl", "delete", "-k", overlay, "--wait=false", "--ignore-not-found")
@@ -65,9 +65,9 @@ def test_it_ends_what_a_plain_delete_with_pods_running_leaves_hanging(own: RealN
         pods = ("-n", namespace, "get", "pods", "-o", "name")
         until(lambda pods=pods: not own.kubectl(*pods), f"{namespace} to be empty", limit_s=180)
     own.kubectl("delete", "pod", "user", "--grace-period=1", limit_s=120)
-    assert "vgpuclaims" in own.kubectl("get", "crd", "-o", "name")  # it hangs
+    assert "vgpuclaims" in own.kubectl("get", "crd", "-o", "name")  # the deletion hangs
     done = uninstall(own, "--yes", "--delete-pods")
-    (host,) = done.stderr.splitlines()  # what served the hosts is not known any more
+    (host,) = done.stderr.splitlines()  # kubectl no longer knows which program cleaned the hosts
     assert "hosts were not cleaned" in host
     names = own.kubectl("get", "crd,namespace", "-o", "name")
     assert "vgpu" not in names

@@ -1,4 +1,4 @@
-"""A node that lost power: the records on its disk give no device to a pod without a claim."""
+"""A node has lost power: the records on its disk give no device to a pod without a claim."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_after_a_reboot_controllers_replace_their_pods_and_no_stale_grant_holds(
     pods = until(lambda: _three(node, replaced), "three pods to run again", limit_s=400)
     for name in pods:
         assert node.filled(namespace, name) == 6000 * MIB
-    # Every door that is open belongs to a claim of a pod that runs now, not to one from before.
+    # Every open grant belongs to a claim of a pod that runs now, not to a claim from before.
     until(
         lambda: _open_doors(node) == len(_pods_of_open_claims(node, namespace)) == 3,
         f"no doors but three; pods before {before}, now {_pods_of_open_claims(node, namespace)}",

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def _bound(pod: Json) -> Json:
-    """Return the pod, bound by another than our scheduler."""
+    """Return the pod, bound by a scheduler other than ours."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -27,7 +27,7 @@ def _bind(node: RealNode, pod: Json) -> None:
 
 
 def _claimless(node: RealNode, namespace: str, annotations: Json | None = None) -> Json:
-    """Return a pod that requests a device; its claim was deleted before it was allocated."""
+    """Return a pod that requests a device and whose claim was deleted before it was allocated."""
     claim = {
         "apiVersion": "vgpu.dev/v1alpha1",
         "kind": "VGPUClaim",
@@ -43,7 +43,7 @@ def _claimless(node: RealNode, namespace: str, annotations: Json | None = None) 
 
 
 def _waits(node: RealNode, namespace: str, pod: str) -> None:
-    """Check that the pod is on the node and its container was never started."""
+    """Check that the pod is on the node and that its container was never started."""
     (status,) = node.get("pod", pod, namespace)["status"]["containerStatuses"]
     assert "waiting" in status["state"], status
     assert not status["started"], status
@@ -128,7 +128,7 @@ def test_a_pod_without_a_request_sees_no_device_whoever_names_all(
         "literal": {"env": [every]},
         "valueFrom": {"env": [{"name": every["name"], "valueFrom": by_field}]},
         "envFrom": {"envFrom": [{"configMapRef": {"name": "every"}}]},
-        "image": {},  # the workload's image sets it
+        "image": {},  # the workload's image sets the variable
     }
     node.apply(
         {

@@ -1,4 +1,4 @@
-"""A claim's memory changes while its container runs on a real kubelet: no restart, at once."""
+"""A claim's memory changes at once while its container runs on a real kubelet; no restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def name(node: RealNode, namespace: str) -> Iterator[str]:
-    """Run a pod with a claim of 3000 MiB; both have the same name."""
+    """Run a pod with a claim of 3000 MiB; return the name that both have."""
     called = "resized"
     claim = {
         "apiVersion": "vgpu.dev/v1alpha1",
@@ -28,7 +28,7 @@ def name(node: RealNode, namespace: str) -> Iterator[str]:
     try:
         node.ready(namespace, called)
         yield called
-    finally:  # a claim that a user made stays when its pod goes
+    finally:  # a claim that a user created stays when its pod goes
         which = (f"pod/{called}", f"vgpuclaim/{called}")
         node.kubectl("-n", namespace, "delete", *which, "--timeout=120s", limit_s=130)
 

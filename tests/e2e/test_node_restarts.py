@@ -1,7 +1,8 @@
-"""Whatever restarts on a real node: who runs keeps its limits, who comes gets them, no slot leaks.
+"""Whatever restarts on a real node, running pods keep their limits and new pods get them.
 
-Who comes has a controller. A pod that is bound in the second in which the kubelet has no device
-plugin, or no agent answers it, fails permanently: that is how the kubelet admits pods with devices.
+No slot leaks either. New pods need a controller: a pod that is bound in the second in which the
+kubelet has no device plugin, or gets no answer from an agent, fails permanently. That is how the
+kubelet admits pods with devices.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A pod that runs through it all."""
+    """A pod that runs all the time."""
 
     node: RealNode
     namespace: str
@@ -46,7 +47,7 @@ def held(node: RealNode) -> Iterator[Held]:
 
 
 def _kill(node: RealNode, namespace: str, component: str, *, signal: str = "KILL") -> None:
-    """Kill the processes of a component: its containers are started again."""
+    """Kill the processes of a component; its containers are restarted."""
     label = f"app.kubernetes.io/component={component}"
     found = json.loads(node.kubectl("-n", namespace, "get", "pods", "-l", label, "-o", "json"))[
         "items"
@@ -81,7 +82,7 @@ def test_after_a_restart_old_pods_keep_their_limits_and_new_ones_start(
     node, namespace = held.node, held.namespace
     RESTARTS.get(what, _all_at_once)(node)
     fresh = a_deployment(f"after-{what.split()[0]}", namespace, limits=a_slice(2000))
-    # While the webhooks restart, the API server refuses GPU pods; a Deployment tries again.
+    # While the webhooks restart, the API server refuses GPU pods; a Deployment retries.
     node.apply(fresh)
     (pod,) = until(lambda: node.running(fresh), "a new pod to run", limit_s=180)
     assert node.filled(namespace, pod) == 2000 * MIB
@@ -90,7 +91,7 @@ def test_after_a_restart_old_pods_keep_their_limits_and_new_ones_start(
 
 
 def test_during_an_update_of_the_agent_every_pod_that_comes_starts(held: Held) -> None:
-    """The next agent is ready before the last one is ended: no pod waits for its start."""
+    """The next agent is ready before the last one ends, so no pod waits for its start."""
     node, namespace = held.node, held.namespace
     rollout = ("-n", AGENTS, "rollout")
     node.kubectl(*rollout, "restart", "daemonset/vgpu-nodeagent")
@@ -108,7 +109,7 @@ def test_during_an_update_of_the_agent_every_pod_that_comes_starts(held: Held) -
 
 
 def test_an_agent_that_hangs_is_restarted_and_who_came_meanwhile_starts(held: Held) -> None:
-    """Stopped, it answers neither the kubelet nor its probe, and is not ready."""
+    """A stopped agent answers neither the kubelet nor its probe, and is not ready."""
     node, namespace = held.node, held.namespace
     before = _restarts_of_agent(node)
     _kill(node, AGENTS, "nodeagent", signal="STOP")

@@ -1,8 +1,8 @@
-"""The seed's eight worked examples on a real node, checked by the seed's own commands, literally.
+"""The seed's eight worked examples on a real node, checked literally by the seed's own commands.
 
-The files are those of `examples/`; only the image and, for example 7, the device's UUID are the
-test's. Where an example is about choosing among nodes, paper nodes stand beside the real one:
-objects without a kubelet, so pods are placed on them and do not run.
+The files are those of `examples/`; the test only replaces the image and, in example 7, the device's
+UUID. Examples about choosing among nodes get simulated nodes beside the real one: objects without a
+kubelet, so pods are placed there and do not run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REAL = "node1"
 
 
 class Bench:
-    """The node, a namespace of the test's own, and a shell whose kubectl works in it."""
+    """The node, a namespace for the test, and a shell in which kubectl uses both."""
 
     def __init__(self, node: RealNode, namespace: str) -> None:
         self.node = node
@@ -43,13 +43,13 @@ class Bench:
         self.types(f"kubectl config set-context --current --namespace={namespace}")
 
     def types(self, line: str) -> str:
-        """Return the output of a command line."""
+        """Return the output of a command line, as if a user had typed it."""
         return self.node.run(
             "env", f"KUBECONFIG={self._kubeconfig}", "bash", "-o", "pipefail", "-c", line
         ).strip()
 
     def apply(self, file: str, **changes: str) -> list[str]:
-        """Create what an example has, in the test's image; returns the pods' names."""
+        """Create the objects of an example with the test's image; return the pods' names."""
         text = (SEEDS / file).read_text()
         for old, new in changes.items():
             text = text.replace(old, new)
@@ -60,7 +60,7 @@ class Bench:
         return [pod["metadata"]["name"] for pod in pods]
 
     def runs(self, *pods: str) -> None:
-        """Wait until they do."""
+        """Wait until the pods run."""
         self.node.ready(self.namespace, *pods)
 
     def record(self, pod: str) -> list[tuple[str, int, int]]:
@@ -68,7 +68,7 @@ class Bench:
         return devices(self.types(f"kubectl get pod {pod} {ALLOCATED}"))
 
     def bound(self, pod: str) -> str:
-        """Return the node that a pod was bound to, once it is."""
+        """Return the node that a pod was bound to, once it is bound."""
 
         def name() -> str:
             spec = self.node.get("pod", pod, self.namespace)["spec"]
@@ -77,7 +77,7 @@ class Bench:
         return until(name, f"{pod} to be bound")
 
     def close(self) -> None:
-        """Delete the pods without their long farewell."""
+        """Delete the pods with a short grace period."""
         self.types("kubectl delete pods --all --grace-period=1 --wait=false")
         self._kubeconfig.unlink()
 
@@ -103,7 +103,7 @@ def bench(node: RealNode, namespace: str) -> Iterator[Bench]:
 
 @contextmanager
 def only(bench: Bench, *wanted: Json) -> Iterator[None]:
-    """Limit the real node to these devices by cordoning the others."""
+    """Use only these devices of the real node: cordon the others."""
     kept = {device["id"].lower() for device in wanted}
     others = [c["id"].lower() for c in registered(bench)[REAL] if c["id"].lower() not in kept]
     _cordon(bench, others, cordoned=True)
@@ -125,7 +125,7 @@ def paper_node(
 ) -> Iterator[None]:
     """Create a simulated node: UUID, model and MiB of each device.
 
-    It stays ready for the 50 s after which Kubernetes misses its kubelet.
+    It stays ready for 50 s, until Kubernetes notices that it has no kubelet.
     """
     labels = {"kubernetes.io/hostname": name}
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -166,7 +166,7 @@ def paper_node(
 
 
 def _describe(node: RealNode, what: str, status: Json, *options: str) -> None:
-    """Write an object's status."""
+    """Write the status of an object."""
     patch = json.dumps({"status": status})
     node.kubectl("patch", what, "--subresource=status", "--type=merge", "-p", patch, *options)
 
@@ -201,7 +201,7 @@ def test_example_3_has_a_whole_device_and_keeps_others_off_it(bench: Bench) -> N
 
 
 def test_example_4_takes_30_percent_of_whatever_device_it_lands_on(bench: Bench) -> None:
-    """The seed pipes the record into a JSON reader; it is no JSON, so its content is checked."""
+    """The seed pipes the record into a JSON reader; it is not JSON, so its content is checked."""
     bench.runs(*bench.apply("04-percentage.yaml"))
     ((device, mib, cores),) = bench.record("percentage-alloc")
     totals = {c["id"]: c["devmem"] for c in registered(bench)[REAL]}
@@ -210,7 +210,7 @@ def test_example_4_takes_30_percent_of_whatever_device_it_lands_on(bench: Bench)
 
 
 def test_example_5_goes_to_the_emptier_node_and_there_to_a_device_in_use(bench: Bench) -> None:
-    """The real node is emptier than a paper one on which a pod has been placed."""
+    """The real node is emptier than the simulated one, on which a pod has been placed."""
     bench.runs(*bench.apply("02-memory-only.yaml"))
     ((in_use, _, _),) = bench.record("memory-only-isolation")
     empty_device = ("GPU-00000000-1111-4111-8111-000000000001", "Tesla T4", 16384)
@@ -236,7 +236,7 @@ def test_example_5_four_pods_gather_on_one_device(bench: Bench) -> None:
 
 
 def registered(bench: Bench) -> dict[str, list[Json]]:
-    """Return the devices of each node, by the seed's command."""
+    """Return the devices of each node, read with the seed's command."""
     lines = [line.partition("\t") for line in bench.types(NODES).splitlines()]
     return {name: json.loads(text) for name, _, text in lines if text}
 

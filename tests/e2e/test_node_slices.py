@@ -27,7 +27,7 @@ class Sliced:
         return self.node.shell(self.namespace, self.name, *command)
 
     def fails(self, script: str) -> str:
-        """Return the output of a script that must not succeed, in a shell in the pod."""
+        """Return the output of a script in a shell of the pod; the script must fail."""
         done = self.node.attempt(
             *("kubectl", "-n", self.namespace, "exec", self.name, "--", "sh", "-c", script)
         )

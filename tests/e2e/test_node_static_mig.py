@@ -86,7 +86,7 @@ def _instances(node: RealNode) -> list[str]:
 
 
 def _set_mode(node: RealNode, device: str, mode: str, instances: str) -> None:
-    """Do as `nvidia-smi -mig` and a device reset would; the agent reads the mode when it starts."""
+    """Do what `nvidia-smi -mig` and a device reset do; the agent reads the mode when it starts."""
     node.run("sed", "-i", f"/{DEVICE}/s/mig=[a-z]*/mig={mode}/", MACHINE)
     patch = json.dumps({"spec": {"migInstances": instances}})
     node.kubectl("patch", "gpudevice", device, "--type=merge", "-p", patch)

@@ -1,4 +1,4 @@
-"""Many pods at once on a real node: each gets its own, and what waiting for it costs."""
+"""Many pods start at once on a real node, and each gets its own devices; waiting costs little."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Sightings:
         lines: list[str] = []
         for line in self._watch.stdout:
             lines.append(line)
-            if line == "}\n":  # objects follow each other, indented
+            if line == "}\n":  # the objects follow each other as indented JSON
                 self._see(json.loads("".join(lines)), time.monotonic())
                 lines.clear()
 
     def _see(self, seen: Json, now: float) -> None:
-        for pod in seen.get("items", [seen]):  # the first is a list, and may be empty
+        for pod in seen.get("items", [seen]):  # the first one is a list, and may be empty
             self._see_pod(pod, now)
 
     def _see_pod(self, pod: Json, now: float) -> None:
@@ -60,7 +60,7 @@ class Sightings:
             self.running.setdefault(name, now)
 
     def all_of(self, names: set[str]) -> bool:
-        """Return True if all of them were seen running."""
+        """Return True if every pod was seen running."""
         assert self._reader.is_alive(), "the watch ended"
         return names <= self.running.keys()
 

@@ -1,9 +1,10 @@
-"""The doors that a tenant or a node's agent in an attacker's hands may try: each is shut.
+"""A tenant, or an attacker who controls a node's agent, tries each way around the rules in vain.
 
-On a real control plane with everything that manifests/ installs: roles, policies, webhooks,
-operator, scheduler and agents. The kubelets are the stand-in's, the devices simulated. The
-attackers speak with the tokens of their own accounts: a tenant's, who has the role `edit` in one
-namespace, and that of the agent of node ONE. docs/security.md has a row for each door.
+They run on a real control plane with everything that manifests/ installs: roles, policies,
+webhooks, operator, scheduler and agents. The kubelets are the stand-in's, and the devices are
+simulated. The attackers use the tokens of their own accounts: that of a tenant, who has the role
+`edit` in one namespace, and that of the agent of node ONE. docs/security.md has a row for each of
+these ways ("doors").
 
     VGPU_TEST_CLUSTER=real .venv/bin/pytest tests/e2e/test_tenant_doors.py -n0
 """
@@ -62,12 +63,12 @@ pytestmark = pytest.mark.timeout(300)
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The cluster, and a client for each who tries.
+    """The cluster, and a client for each account that tries.
 
     Attributes:
-        cluster: Everything that is installed.
+        cluster: The cluster with everything installed.
         admin: An administrator.
-        tenant: May edit what is in the namespace TENANT.
+        tenant: An account that may edit the namespace TENANT.
         agent: The agent of node ONE.
     """
 
@@ -132,7 +133,7 @@ async def emptied(doors: Doors) -> AsyncIterator[None]:
 
 
 def of_tenant(obj: Object) -> Object:
-    """Return the object, in the tenant's namespace."""
+    """Return the object, moved into the tenant's namespace."""
     return {**obj, "metadata": {**obj["metadata"], "namespace": TENANT}}
 
 
@@ -157,7 +158,7 @@ async def until(
 
 
 def said(objects: list[Object], type_: str, name: str = "") -> dict[str, Any]:
-    """Return a condition of the only object, or of that name; empty where it is not there."""
+    """Return a condition of the only object, or of the named one; empty if it is missing."""
     for each in objects:
         if name in ("", each["metadata"]["name"]):
             for condition in each.get("status", {}).get("conditions", ()):
@@ -188,7 +189,7 @@ async def test_door_7_no_container_beside_a_gpu_container_may_ask_for_every_devi
 async def test_door_7_a_container_beside_sees_no_device_wherever_its_variable_comes_from(
     doors: Doors, source: str
 ) -> None:
-    """The container's own value takes precedence over `envFrom` and over the image."""
+    """The container's own value takes precedence over `envFrom` and over the image's."""
     where: dict[str, Object] = {
         "valueFrom": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": EVERY_BY_FIELD}]},
         "envFrom": {"envFrom": [{"configMapRef": {"name": "of-the-tenant"}}]},
@@ -259,7 +260,7 @@ async def test_door_7_a_process_that_reached_a_device_without_a_claim_is_reporte
     await until(doors, GPU_DEVICES, reported)
 
 
-# Door 8: more than the quota, and devices without a pod.
+# Door 8: more than the quota allows, and devices without a pod.
 
 
 async def test_door_8_a_claim_for_four_devices_gets_none_under_a_quota_of_one(
@@ -320,7 +321,7 @@ async def test_door_9_a_pod_that_admission_did_not_read_never_gets_a_device(door
     own = {"metadata": {"name": f"nine-{made['metadata']['uid'][:8]}"}}
     forged = of_tenant(a_claim("forged", {"memory": "1Gi"}))
     forged["metadata"] |= own["metadata"]
-    await doors.tenant.create(VGPU_CLAIMS, forged)  # by its name the pod's own
+    await doors.tenant.create(VGPU_CLAIMS, forged)  # the claim's name makes it the pod's own
     await doors.tenant.create(PODS, a_gpu_pod("reads-on"))
     await until(doors, PODS, lambda pods: runs(pods, "reads-on"))
     claims = (await doors.admin.list(VGPU_CLAIMS, namespace=TENANT)).items
@@ -332,7 +333,7 @@ async def test_door_9_a_pod_that_admission_did_not_read_never_gets_a_device(door
 async def test_door_9_a_namespace_that_opts_out_gets_no_device_and_no_way_past_limits(
     doors: Doors,
 ) -> None:
-    """HAMi's users label namespaces so, and no rule of ours binds the pods there."""
+    """HAMi's users label namespaces like this, and none of our rules binds the pods there."""
     labels = {"hami.io/webhook": "ignore"}
     await doors.admin.create(NAMESPACES, {"metadata": {"name": "left-alone", "labels": labels}})
     disabled = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
@@ -362,7 +363,7 @@ def runs(pods: list[Object], name: str) -> bool:
     )
 
 
-# Door 10: against the administrator.
+# Door 10: overriding the administrator.
 
 
 async def test_door_10_a_tenant_does_not_switch_off_an_enforcement_that_is_forced(
@@ -395,7 +396,10 @@ async def test_door_10_who_gets_a_whole_device_is_charged_a_whole_device(doors: 
 
 @contextlib.asynccontextmanager
 async def changed(doors: Doors, node: str, spec: Object) -> AsyncIterator[None]:
-    """Set the administrator's part of a device's spec, and restore the defaults afterwards."""
+    """Set the fields of a device's spec that belong to the administrator.
+
+    Restore the defaults afterwards.
+    """
     (device,) = await devices_of(doors, node)
     name, before = device["metadata"]["name"], device["spec"]
     await doors.admin.merge_patch(GPU_DEVICES, name, {"spec": spec})
@@ -409,7 +413,7 @@ async def devices_of(doors: Doors, node: str) -> list[Object]:
     return [device for device in devices if device["spec"]["nodeName"] == node]
 
 
-# Door 11: an agent in an attacker's hands.
+# Door 11: an attacker who controls an agent.
 
 
 async def test_door_11_an_agent_makes_no_device_of_another_node(doors: Doors) -> None:
@@ -534,7 +538,7 @@ async def describe(api: Api, name: str, uuid: str) -> Object:
     )
 
 
-# Door 12: giants.
+# Door 12: giant objects.
 
 
 async def test_door_12_a_giant_claim_is_refused_by_its_size_and_by_its_lists(doors: Doors) -> None:
@@ -555,7 +559,10 @@ async def test_door_12_a_giant_claim_is_refused_by_its_size_and_by_its_lists(doo
 
 
 async def test_door_12_metrics_are_not_shown_to_a_tenant(doors: Doors) -> None:
-    """They name the namespaces and claims of others. Served as an agent serves them."""
+    """Metrics name the namespaces and claims of others.
+
+    They are served here as an agent serves them.
+    """
     registry = CollectorRegistry()
     Gauge("vgpu_claim_of_another", "Of another tenant.", registry=registry).set(1)
     listening = listen("127.0.0.1", 0)
@@ -597,7 +604,7 @@ SCRAPER = {
 async def test_door_12_a_flood_of_giant_claims_leaves_nothing_and_others_start(
     doors: Doors,
 ) -> None:
-    """A thousand giants, twenty at a time: each is refused, and a pod beside them starts."""
+    """A thousand giants come, twenty at a time: each is refused, and a pod beside them starts."""
     giant = of_tenant(a_claim("giant", {"memory": "1Gi"}))
     giant["metadata"]["annotations"] = {"example.dev/note": "x" * 200_000}
 

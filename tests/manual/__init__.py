@@ -1,4 +1,4 @@
-"""Keeps docs/ true: what the code can print, what the pages list, and the difference of the two.
+"""Keeps docs/ true: compares what the code can print with what the pages list.
 
 * `words`: every word that the system can print or read, taken from the code
 * `pages`: the tables and links of a page

@@ -1,8 +1,9 @@
 """Grafana's dashboards: fleet, node, namespace and claim, from the tables below.
 
 `make reference` writes them into `manifests/components/dashboards`. A panel is a title, a unit and
-queries; everything else (sizes, places, ids) follows. Written as plain dictionaries: the four
-dashboards use a dozen of Grafana's fields, and a library that has all of them is larger than this.
+queries; everything else (sizes, places, ids) follows. The output is plain dictionaries, because the
+four dashboards use only a dozen of Grafana's fields, and a library that knows all of them is larger
+than this module.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ class Panel:
     """One panel.
 
     Attributes:
-        title: Above it.
+        title: The title above the panel.
         queries: PromQL by legend; a legend may name labels as `{{node}}`.
         unit: Grafana's word: `bytes`, `percentunit`, `s`, `short`, `ops`.
-        kind: How it is drawn.
-        width: Of 24.
-        about: What it means and what to do, shown beside the title.
-        most: The end of the scale; None: follows the data.
+        kind: The type of the drawing.
+        width: The width in columns, of 24.
+        about: The meaning and the remedy, shown beside the title.
+        most: The end of the scale, or None to follow the data.
         stacked: Whether series are drawn on top of each other.
-        lowest: Whether the lowest are drawn, not the highest, where there are too many.
+        lowest: If there are too many series, draw the lowest instead of the highest.
     """
 
     title: str
@@ -56,13 +57,13 @@ class Panel:
 
     @property
     def is_cut(self) -> bool:
-        """True if a query may have a line for each object of the cluster."""
+        """True if a query may return a line for each object of the cluster."""
         named = {label for legend in self.queries for label in re.findall(r"{{(\w+)}}", legend)}
         return self.kind != "table" and bool(named & _MANY)
 
     @property
     def drawn(self) -> Mapping[str, str]:
-        """The queries as Grafana asks them: a line for each of 5,000 devices shows nothing."""
+        """The queries as Grafana runs them; nobody could read a line for each of 5,000 devices."""
         if not self.is_cut:
             return self.queries
         word = "bottomk" if self.lowest else "topk"
@@ -82,11 +83,11 @@ class Dashboard:
     """One dashboard.
 
     Attributes:
-        name: Of its file, and part of its uid.
+        name: The name of its file, and part of its uid.
         title: Its title.
         about: Its description.
         rows: Panels by the title of their row.
-        variables: Query variables: the label's values of a metric, by the variable's name.
+        variables: Query variables by name; each takes the values of a label of a metric.
     """
 
     name: str

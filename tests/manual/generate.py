@@ -1,7 +1,7 @@
-"""Writes the pages of the reference that follow from the code: `make reference`.
+"""Write the reference pages that follow from the code: `make reference`.
 
-`python -m manual.generate` writes them, `--check` fails when one is stale. What a page has about a
-field is the docstring of the field, so an error in a page is corrected in the code.
+`python -m manual.generate` writes them, and `--check` fails if one is stale. What a page says about
+a field is the docstring of the field, so an error in a page is corrected in the code.
 """
 
 from __future__ import annotations
@@ -169,14 +169,14 @@ def _keys(model: type[BaseModel], path: str) -> Iterator[tuple[str, ...]]:
 
 
 def _alias(name: str, field: FieldInfo) -> str:
-    """Return the key as people write it: the first of its spellings."""
+    """Return the key as users write it: the first of its spellings."""
     alias = field.validation_alias
     choices = getattr(alias, "choices", None)
     return str(choices[0] if choices else alias or name)
 
 
 def _meaning(field: FieldInfo, alias: str) -> str:
-    """Return the field's docstring; a name of a resource explains itself."""
+    """Return the field's docstring, or an empty text for a resource name, which explains itself."""
     text = _sentence(field.description or "")
     if not text and alias.startswith("resource"):
         return "Name of the extended resource."
@@ -254,7 +254,7 @@ def _plain(value: object) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check the pages; the exit status is 1 for a stale one."""
+    """Write or check the pages; the exit status is 1 if one is stale."""
     parser = argparse.ArgumentParser(prog="python -m manual.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, fail for a stale page")
     check = parser.parse_args(arguments).check

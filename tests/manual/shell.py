@@ -1,7 +1,7 @@
-"""The commands that a page shows, and what is wrong with each: checked without running them.
+"""Check the commands that a page shows without running them.
 
-Targets of make, arguments of our own programs, verbs and flags of kubectl, files and workloads. A
-word in capitals stands for something that the reader fills in.
+It knows targets of make, arguments of our own programs, verbs and flags of kubectl, files and
+workloads. A word in capitals stands for something that the reader fills in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAKEFILES = {".": ROOT / "Makefile", "libvgpu": ROOT / "libvgpu" / "Makefile"}
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """Return the fenced blocks of a language; of none with an empty one."""
+    """Return the fenced blocks of a language, or the blocks without one."""
     return [body for found, body in _FENCE.findall(text) if found == language]
 
 
@@ -66,7 +66,7 @@ def simple_commands(source: str) -> Iterator[list[str]]:
 
 
 def faults(command: Sequence[str]) -> list[str]:
-    """Return what is wrong with a simple command; nothing if the command is not known here."""
+    """Return what is wrong with a simple command, or nothing if the command is not known here."""
     match command:
         case ["make", *rest]:
             found = _of_make(rest)
@@ -86,7 +86,7 @@ def faults(command: Sequence[str]) -> list[str]:
 
 
 def unknown_options(text: str) -> list[str]:
-    """Return options in code spans that none of our programs takes, or not with that value."""
+    """Return the options in code spans that none of our programs takes, or not with that value."""
     return [
         f"`{name}{'=' + value if value else ''}`: no program of ours takes it"
         for name, value in _OPTION.findall(text)
@@ -172,14 +172,15 @@ def _verb(arguments: Sequence[str]) -> tuple[str, ...]:
         for before, word in zip(["", *arguments], arguments, strict=False)
         if not word.startswith("-") and before not in ("-n", "--namespace")
     ]
-    # `kubectl create -f FILE` has none; `kubectl create clusterrolebinding` has flags of its own.
+    # `kubectl create -f FILE` has no subcommand; `kubectl create clusterrolebinding` has flags of
+    # its own.
     creates = plain[:1] == ["create"] and not {"-f", "-k", "--filename"} & {*arguments}
     return tuple(plain[: 2 if creates or plain[:1] in (["rollout"], ["config"], ["auth"]) else 1])
 
 
 @cache
 def _kubectl_flags(verb: tuple[str, ...]) -> frozenset[str] | None:
-    """Return the flags of a command of kubectl, from its help; None if it has no such command."""
+    """Return the flags of a kubectl command from its help, or None if there is no such command."""
     shown = subprocess.run(
         ["kubectl", *verb, "--help"], capture_output=True, text=True, check=False
     )
@@ -191,14 +192,14 @@ def _kubectl_flags(verb: tuple[str, ...]) -> frozenset[str] | None:
 
 
 def _of_file(name: str) -> list[str]:
-    """Return a file or folder, from the root; `.` is the reader's own."""
+    """Return the file or folder below the root; `.` is the reader's own folder."""
     if name == "." or _is_placeholder(name) or "://" in name:
         return []
     return [] if (ROOT / name).exists() else [f"no file {name}"]
 
 
 def _is_placeholder(word: str) -> bool:
-    """True for capitals, a variable, or a file that the reader has."""
+    """True for words in capitals, a variable, or a file that the reader has."""
     return bool(_PLACEHOLDER.fullmatch(word)) or "$" in word or word in ("pod.yaml", "state.json")
 
 

@@ -94,7 +94,7 @@ def refusals() -> Words:
 
 
 def findings() -> Words:
-    """Return the findings of `kubectl vgpu audit`."""
+    """Return the names of the findings of `kubectl vgpu audit`."""
     found: Words = {}
     for file, call in _calls("nodeagent/vgpu_nodeagent"):
         if _name(call.func) == "Finding" and (word := _text(call.args[0] if call.args else None)):
@@ -167,7 +167,7 @@ def _reasons_given(call: ast.Call, fields: Mapping[str, int]) -> list[ast.expr]:
 
 
 def _reason_fields() -> dict[str, int]:
-    """Return the classes of values that have a field `reason`, and which of their fields it is."""
+    """Return the classes of values that have a field `reason`, with the names of those fields."""
     found: dict[str, int] = {}
     for file in _files(*REPORTING):
         for node in ast.walk(_tree(file)):
@@ -183,7 +183,7 @@ def _reason_fields() -> dict[str, int]:
 
 
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
-    """Return strings that are not reasons, by where they stand."""
+    """Return strings that are not reasons, recognized by their place in the code."""
     for node in ast.walk(tree):
         match node:
             case ast.Compare():
@@ -216,8 +216,8 @@ class Series:
 
     Attributes:
         kind: counter, gauge, histogram, summary or info.
-        labels: In the order of the code.
-        help: Its help text.
+        labels: The labels in the order of the code.
+        help: The help text.
     """
 
     kind: str
@@ -247,7 +247,7 @@ def metrics() -> dict[str, Series]:
 
 
 def metric_names_in_source() -> Words:
-    """Return the first argument of every call that makes a metric: nothing may escape `metrics`."""
+    """Return the first argument of every call that creates a metric; `metrics` must know each."""
     found: Words = {}
     for file, call in _calls(*PRODUCT):
         if not _METRIC_MAKERS.fullmatch(_name(call.func)):
@@ -338,7 +338,7 @@ def _manifests() -> Iterator[tuple[dict[str, Any], str]]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command line: how it is called, and its parser."""
+    """A program, with the way to call it and its parser."""
 
     called: str
     parser: argparse.ArgumentParser
@@ -381,7 +381,7 @@ def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]
 
 
 class _Captured(Exception):
-    """Carries a parser out of the function that makes it."""
+    """Carries a parser out of the function that creates it."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__(parser.prog)
@@ -389,7 +389,7 @@ class _Captured(Exception):
 
 
 def _parser_of(start: Callable[[], object]) -> argparse.ArgumentParser:
-    """Return the parser that a program makes, caught when it begins to parse."""
+    """Return the parser that a program creates, caught when it begins to parse."""
 
     def capture(self: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
         raise _Captured(self)
@@ -405,7 +405,7 @@ def _parser_of(start: Callable[[], object]) -> argparse.ArgumentParser:
     raise AssertionError("the program parses no arguments")
 
 
-# The syntax of the product.
+# The syntax of the product code.
 
 
 def _members(enum: type[StrEnum]) -> Words:
@@ -456,7 +456,7 @@ def _text(node: ast.AST | None) -> str | None:
 
 
 def _resolved(node: ast.AST, file: Path) -> str | None:
-    """Return a string, or a constant of the same module, or one that it imports."""
+    """Return a string, or the value of a constant of the same or an imported module."""
     if not isinstance(node, ast.Name):
         return _text(node)
     for statement in _tree(file).body:

@@ -1,11 +1,11 @@
-"""Writes everything that a release consists of into one folder, with the digests of all of it.
+"""Write all files of a release into one folder, with their digests.
 
     make release VERSION=1.2.3 IMAGES="vgpu/operator=REPOSITORY@sha256:... vgpu/nodeagent=..."
 
-The folder has `manifests/` (the CRDs, the default overlay, and it with each component), the Helm
-chart, the wheel with the commands, `kubectl vgpu` as a plugin for krew, a CycloneDX bill of
-materials of what the images install, and `SHA256SUMS`. Images are named by digest where `IMAGES`
-gives one. The same tree and arguments make the same bytes.
+The folder has `manifests/` (the CRDs, the default overlay, and that overlay with each component),
+the Helm chart, the wheel with the commands, `kubectl vgpu` as a plugin for krew, a CycloneDX bill
+of materials of the packages that the images install, and `SHA256SUMS`. Images are named by digest
+if `IMAGES` gives one. The same tree and arguments make the same bytes.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _EPOCH = 315_532_800
 
 
 class BadArgument(Exception):
-    """An argument that cannot be used, and why."""
+    """An argument that cannot be used, with the reason."""
 
 
 def write(
     folder: Path, version: str, images: Mapping[str, str], published_at: str = PUBLISHED_AT
 ) -> list[Path]:
-    """Write the release; returns its files.
+    """Write the release; return its files.
 
     Args:
-        folder: Made; must be empty.
-        version: Of everything in it.
-        images: References by the names that the manifests have them under.
-        published_at: URL of the folder that the files will be in, for krew.
+        folder: The folder to write into; it is created and must be empty.
+        version: The version of everything in the release.
+        images: Image references by the image names in the manifests.
+        published_at: The URL of the folder that will serve the files, for krew.
 
     Raises:
-        BadArgument: One of them cannot be used.
+        BadArgument: One of the arguments cannot be used.
     """
     if not _VERSION.fullmatch(version):
         raise BadArgument(f"VERSION: Invalid value: {version!r}: MAJOR.MINOR.PATCH")
@@ -136,7 +136,7 @@ def _components(lock: str) -> Iterator[dict[str, Any]]:
 
 
 def pack(folder: Path, version: str, files: Mapping[str, bytes]) -> Path:
-    """Write the archive of the plugin for krew; returns its path."""
+    """Write the archive of the plugin for krew; return its path."""
     archive = folder / krew.archive_name(version)
     _archive(archive, f"{krew.BIN}-{version}", files, programs=[krew.BIN])
     return archive
@@ -151,7 +151,7 @@ def _lock() -> str:
 def _archive(
     path: Path, folder: str, files: Mapping[str, bytes], *, programs: Sequence[str] = ()
 ) -> None:
-    """A gzipped tar whose bytes follow from the files alone."""
+    """Return a gzipped tar whose bytes depend on the files alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

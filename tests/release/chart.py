@@ -97,7 +97,7 @@ def chart(version: str) -> dict[str, str]:
     """Return the files of the chart by their paths below its folder.
 
     Args:
-        version: Of chart and application: `MAJOR.MINOR.PATCH`.
+        version: The version of chart and application: `MAJOR.MINOR.PATCH`.
     """
     default = kustomized(())
     name = _config_name(default)
@@ -157,7 +157,7 @@ def kustomized(components: Sequence[str]) -> Objects:
 
 
 def by_key(objects: Iterable[Any]) -> Objects:
-    """Return the objects by what identifies them."""
+    """Return the objects by their kind, namespace and name."""
     return {
         (
             obj["apiVersion"],
@@ -231,15 +231,15 @@ def _values(default: Objects) -> str:
 
 
 def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of the chart's values, which has the keys of the defaults alone."""
+    """Return the JSON schema of the chart's values, which allows only the keys of the defaults."""
     schema = _schema_of(values)
-    # Helm gives a chart that is part of another this key.
+    # Helm gives this key to a chart that is part of another chart.
     schema["properties"]["global"] = {"type": "object"}
     return {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
 
 
 def _schema_of(value: Any) -> dict[str, Any]:
-    """Return the schema of one value: its type follows from the default."""
+    """Return the schema of one value; its type follows from the default."""
     if isinstance(value, Mapping):
         return {
             "type": "object",
@@ -250,7 +250,8 @@ def _schema_of(value: Any) -> dict[str, Any]:
         return {"type": "boolean"}
     if value.startswith("/"):
         return {"type": "string", "pattern": "^/"}
-    # An empty image would be found by the kubelet only; an empty configuration is the default.
+    # Without this, only the kubelet would notice an empty image; an empty configuration is the
+    # default.
     return {"type": "string", "minLength": 1} if value else {"type": "string"}
 
 
@@ -282,7 +283,7 @@ def _template(key: Key, variants: _Variants, config: str) -> str:
 def _conditional(
     open_: Sequence[str], chosen: tuple[str, ...], variants: _Variants, config: str
 ) -> str:
-    """Nested conditions over the components that are open; the object where none is."""
+    """Return nested conditions over the remaining components; the innermost has the object."""
     if not open_:
         obj = variants[tuple(sorted(chosen))]
         return "" if obj is None else _escaped(obj, config)
@@ -298,7 +299,7 @@ def _conditional(
 
 
 def _escaped(obj: Mapping[str, Any], config: str) -> str:
-    """Return the object as a template: its own braces are data, and values are in place."""
+    """Return the object as a template: its own braces are escaped, and values are filled in."""
     obj = dict(obj)
     is_config = obj["kind"] == "ConfigMap" and obj["metadata"]["name"] == config
     if is_config:
@@ -327,7 +328,7 @@ def _escaped(obj: Mapping[str, Any], config: str) -> str:
 
 
 def write(folder: Path, version: str) -> None:
-    """Write the chart into a folder, which is made."""
+    """Write the chart into a folder, which is created."""
     for name, text in chart(version).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

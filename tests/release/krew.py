@@ -32,9 +32,9 @@ def contents(version: str, wheel: Path, lock: str) -> dict[str, bytes]:
     """Return the archive's files.
 
     Args:
-        version: Of the release.
-        wheel: Of the project.
-        lock: Requirements with hashes: what the wheel needs.
+        version: The version of the release.
+        wheel: The project's wheel.
+        lock: The wheel's requirements, with hashes.
     """
     launcher = _LAUNCHER.read_text().replace("@VERSION@", version).replace("@WHEEL@", wheel.name)
     return {

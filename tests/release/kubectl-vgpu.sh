@@ -1,5 +1,5 @@
 #!/bin/sh
-# kubectl-vgpu: installs the wheel beside it into a virtual environment of its own, once, and runs it.
+# kubectl-vgpu: install the wheel beside this file into a virtual environment of its own, once, and run it.
 set -eu
 fail() { echo "kubectl vgpu: $1" >&2; exit 1; }
 here=$(readlink -f "$0") && here=$(dirname "$here")

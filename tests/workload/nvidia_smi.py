@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A stand-in for nvidia-smi on nodes without NVIDIA's driver: what people type to see their slice.
+"""A stand-in for nvidia-smi on nodes without NVIDIA's driver that shows users their slice.
 
-It asks NVML through the real pynvml, so whatever loads libvgpu shows the container's limits, just
-as the real program does. One file that needs pynvml alone: it is copied into the test image. What
-it prints follows the real one's essentials: the table, `-L`, `--query-gpu`, `--query-compute-apps`
-and `topo -m`, with the same words, order and exit codes.
+It asks NVML through the real pynvml, so with libvgpu loaded it shows the container's limits, just
+as the real program does. It is one file that needs only pynvml, because it is copied into the test
+image.
+
+Its output follows the essentials of the real one: the table, `-L`, `--query-gpu`,
+`--query-compute-apps` and `topo -m`, with the same words, order and exit codes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class UsageError(Exception):
 
 
 class Gpu:
-    """One device as NVML shows it here; missing values are None."""
+    """One device as NVML shows it; missing values are None."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -45,7 +47,7 @@ class Gpu:
         self.memory = pynvml.nvmlDeviceGetMemoryInfo(self.handle)
 
     def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return an NVML call's result; None where device or driver does not support it."""
+        """Return an NVML call's result, or None if device or driver does not support it."""
         try:
             return call(self.handle, *arguments)
         except pynvml.NVMLError:
@@ -53,7 +55,7 @@ class Gpu:
 
     @property
     def bus_id(self) -> str:
-        """Return the PCI address."""
+        """Return the device's PCI address."""
         info = self.ask(pynvml.nvmlDeviceGetPciInfo)
         return _text(info.busId) if info is not None else ""
 
@@ -64,25 +66,25 @@ class Gpu:
 
     @property
     def utilization(self) -> Any:
-        """Return the percentages of the last moment: GPU, memory."""
+        """Return the recent utilization in percent: GPU, memory."""
         return self.ask(pynvml.nvmlDeviceGetUtilizationRates)
 
     @property
     def power(self) -> tuple[float | None, float | None]:
-        """Return watts: power drawn, and the limit."""
+        """Return the power draw and the power limit in watts."""
         drawn = self.ask(pynvml.nvmlDeviceGetPowerUsage)
         limit = self.ask(pynvml.nvmlDeviceGetPowerManagementLimit)
         return _scaled(drawn, 1000), _scaled(limit, 1000)
 
     @property
     def mig(self) -> str | None:
-        """Return the device's MIG mode; None where it has none."""
+        """Return the device's MIG mode, or None if it has none."""
         mode = self.ask(pynvml.nvmlDeviceGetMigMode)
         return None if mode is None else ("Disabled", "Enabled")[mode[0]]
 
     @property
     def temperature(self) -> int | None:
-        """Degrees Celsius."""
+        """Return the temperature in degrees Celsius."""
         return self.ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
 
     @property
@@ -129,7 +131,7 @@ APP_FIELDS: Mapping[str, Field] = {
 
 
 def table(gpus: Sequence[Gpu]) -> list[str]:
-    """Return the picture that everybody knows."""
+    """Return the familiar table."""
     version = _driver_version()
     title = f" NVIDIA-SMI {version:<23}Driver Version: {version:<14} CUDA Version: {_cuda()}"
     lines = [
@@ -197,7 +199,7 @@ def _rule(line: str) -> str:
 def queried(
     fields: Mapping[str, Field], wanted: str, rows: Sequence[Any], options: Sequence[str]
 ) -> list[str]:
-    """Return the asked fields of every row as comma-separated values.
+    """Return the requested fields of every row as comma-separated values.
 
     Raises:
         UsageError: there is no such field, or the format is not CSV.
@@ -228,7 +230,7 @@ def _value(value: Any, unit: str) -> str:
 
 
 def listed(gpu: Gpu) -> list[str]:
-    """Return a device, and below it the instances that it is cut into."""
+    """Return a device and, below it, its MIG instances."""
     lines = [f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})"]
     for number in range(gpu.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
         part = gpu.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)

@@ -1,4 +1,5 @@
-# Kubernetes' programs in one binary; the name it is called by picks one. The build context is its folder.
+# Kubernetes' programs in one binary, which behaves as the program whose name it is called by. The build context is its
+# folder.
 FROM scratch
 COPY kube /usr/local/bin/kube-scheduler
 ENV PATH=/usr/local/bin

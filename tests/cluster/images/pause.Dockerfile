@@ -1,4 +1,4 @@
-# Process 1 of every pod of the test's node.
+# Process 1 of every pod on the test's node.
 ARG BUILDER
 FROM ${BUILDER} AS builder
 COPY tests/cluster/images/pause.c /src/

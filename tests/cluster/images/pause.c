@@ -1,4 +1,4 @@
-/* pause.c - process 1 of every pod: holds its namespaces, and buries what is left to it. */
+/* pause.c - process 1 of every pod: holds its namespaces, and reaps orphaned processes. */
 #include <signal.h>
 #include <stddef.h>
 #include <sys/wait.h>

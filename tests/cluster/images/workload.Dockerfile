@@ -13,6 +13,6 @@ COPY --from=builder /out/python /usr/lib/python3/dist-packages
 COPY --from=builder /out/native/vgpu-probe /usr/local/bin/
 COPY tests/workload/nvidia_smi.py /usr/local/bin/nvidia-smi
 RUN chmod 755 /usr/local/bin/nvidia-smi
-# As every image of nvidia/cuda has it: what a pod says, and what a claim gives, must win over it.
+# Every image of nvidia/cuda sets this; a pod's own value, and what a claim gives, must take precedence.
 ENV NVIDIA_VISIBLE_DEVICES=all
 CMD ["sleep", "infinity"]
