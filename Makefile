@@ -12,12 +12,12 @@ BIN := $(VENV)/bin
 # Heavy builds (Kubernetes) live outside the tree and are rebuilt only when absent or changed.
 VGPU_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vgpu
 export VGPU_CACHE
-# Of make chaos: CLUSTER=standin (one process, default) or CLUSTER=real (a real control plane).
+# For make chaos: CLUSTER=standin (one process, the default) or CLUSTER=real (a real control plane).
 CLUSTER ?= standin
 PYTEST_ARGS ?=
 # pytest on both cores; a module stays on one worker, since its fixtures start programs.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
-# The fault campaign: the first run's seed, how many runs with consecutive seeds, how many at once.
+# The fault campaign: the seed of the first run, the number of runs with consecutive seeds, and how many run at once.
 SEED ?= 1
 RUNS ?= 1
 JOBS ?= 1
@@ -82,7 +82,7 @@ test-shim: setup  ## the library: C tests, its simulated driver, and programs th
 test-packaging: setup  ## manifests, chart, alerts (promtool), release, manual
 	@$(PYTEST) tests/packaging $(PYTEST_ARGS)
 
-# On the stand-in runs only what is about it or has a server of its own, and the contract of both.
+# On the stand-in, only tests of the stand-in, tests with a server of their own, and the contract of both servers run.
 test-integration: setup control-plane control-plane-next  ## the integration suite on a real control plane, and the tests of the test bed
 	@$(PYTEST) tests/unit/vgpu_local -m "not scale" $(PYTEST_ARGS)
 	@VGPU_TEST_CLUSTER=standin-only $(BIN)/pytest tests/integration $(PYTEST_ARGS)
@@ -99,10 +99,10 @@ campaign: $(SETUP)  ## the engine in virtual time among faults: SEED= of the fir
 chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real)
 	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER)
 
-chaos-agent: setup  ## an agent killed KILLS= times while PODS= pods start and end -> build/chaos/agent.json
+chaos-agent: setup  ## kill an agent KILLS= times while PODS= pods start and end -> build/chaos/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/agent_kills.py --seed $(SEED) --kills $(or $(KILLS),200) --pods $(or $(PODS),500)
 
-soak: setup  ## pods come and go for MINUTES= (120), at least PODS= (20,000), and nothing grows -> build/soak.json
+soak: setup  ## create and delete pods for MINUTES= (120), at least PODS= (20,000); nothing may grow -> build/soak.json
 	@$(BIN)/python -m vgpu_local.soak --minutes $(or $(MINUTES),120) --pods $(or $(PODS),20000)
 
 control-plane: $(SETUP)  ## build a real Kubernetes control plane, and Helm for the chart, into the cache (once)
@@ -112,13 +112,13 @@ control-plane: $(SETUP)  ## build a real Kubernetes control plane, and Helm for 
 control-plane-next: $(SETUP)  ## build the control plane of the next minor version of Kubernetes too (once)
 	@bash tests/cluster/build.sh kubernetes-1.37
 
-cluster: $(SETUP)  ## a real Kubernetes node with simulated GPUs in a sandbox (root; VGPU_NODE=its folder)
+cluster: $(SETUP)  ## start a real Kubernetes node with simulated GPUs in a sandbox (root; VGPU_NODE=its folder)
 	@bash tests/cluster/cluster.sh up
 	@echo "A Kubernetes with the project on it runs. kubectl in it:"
 	@echo "    bash tests/cluster/node.sh in kubectl get gpudevices"
 	@echo "Without a word, tests/cluster/node.sh lists what else it can do. It is gone with: make cluster-down"
 
-cluster-down:  ## end what make cluster started; nothing is left of it
+cluster-down:  ## remove the node that make cluster started
 	@bash tests/cluster/cluster.sh down
 
 e2e: $(SETUP)  ## everything on a real Kubernetes node (root; KEEP=1 leaves it up)
@@ -139,7 +139,7 @@ e2e-chart: $(SETUP)  ## install, upgrade and uninstall the Helm chart on a real 
 
 bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 
-# Runs a bench and writes its figures into docs/measurements.md, also where a bar is missed.
+# Runs a bench and writes its figures into docs/measurements.md, even if a bar is missed.
 recorded = s=0; $(1) || s=$$?; PYTHONPATH=tests $(BIN)/python -m perf.measurements $(2); exit $$s
 
 bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 GPUs -> build/bench/placement.json
@@ -159,7 +159,7 @@ CLUSTER_BENCH = $(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZE
   $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) \
   $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(MODE),--mode $(MODE)) $(if $(AGENTS),--agents) --note "$(NOTE)"
 
-# With NOTE= the report says what else the machine was doing; it means little on one that is busy.
+# With NOTE= the report says what else the machine was doing; the figures of a busy machine mean little.
 bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 MODE="gate claims" AGENTS=1 -> build/bench/cluster.json
 	@$(if $(AGENTS),$(call recorded,$(CLUSTER_BENCH),cluster),$(CLUSTER_BENCH))
 
@@ -181,7 +181,7 @@ bench-admission: $(SETUP)  ## reviews of 200 pods a second by one process of the
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(call recorded,$(MAKE) -C libvgpu bench,libvgpu)
 
-# Chromium takes minutes on a machine that is busy, so this is no part of `make ci`.
+# Chromium takes minutes on a busy machine, so this is not part of `make ci`.
 web-check: $(VGPU_CACHE)/browser/.ready  ## the web page in a headless Chromium: sizes, light and dark, keyboard, screen readers
 	@VGPU_BROWSER=$(VGPU_CACHE)/browser $(BIN)/pytest -n0 tests/browser $(PYTEST_ARGS)
 
@@ -195,7 +195,7 @@ $(VGPU_CACHE)/browser/.ready: $(SETUP) tests/browser/setup.sh tests/browser/requ
 bench-assumptions: $(SETUP)  ## shares of compute on simulated devices that differ -> build/bench/assumptions.json: BENCH_SEEDS=1
 	@$(call recorded,$(MAKE) -s -C libvgpu assumptions,assumptions)
 
-# What the cross build needs comes from Debian, where we may install it.
+# The cross build installs its packages from Debian if it has the rights.
 arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user
 	@command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null || \
 	  bash tests/debian.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
@@ -204,7 +204,7 @@ arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user
 gpu-check:  ## check this machine's real driver and the limits on it -> build/bench/gpu.json; PART=1 or 2: one of two parts of ten minutes
 	@$(MAKE) -C libvgpu gpu-check
 
-# Some 1.1 GB of packages, in a virtual environment of the cache; PyTorch has one of its own, of 5.3 GB.
+# This takes about 1.1 GB of packages in a virtual environment in the cache; PyTorch has its own, of 5.3 GB.
 userland: native $(VGPU_CACHE)/userland/.ready $(if $(PYTORCH),$(VGPU_CACHE)/userland-torch/.ready)  ## numba, cuda.core, nvitop, … (PYTORCH=1: PyTorch) on the simulated driver -> build/userland.json
 	@$(PYTHON) libvgpu/tools/userland.py build/userland.json $(VGPU_CACHE)/userland/bin/python \
 	  $(if $(PYTORCH),$(VGPU_CACHE)/userland-torch/bin/python)
@@ -231,10 +231,11 @@ images-check: $(SETUP)  ## the images, built twice, are the same to the byte (ro
 images-arm64: $(SETUP)  ## the images of operator and agent for arm64, built and started under qemu-user -> build/images-arm64 (root; 15 min)
 	@bash tests/cluster/images_arm64.sh
 
-check-metrics: $(SETUP)  ## what a running agent exposes, judged by promtool (Debian: prometheus)
+check-metrics: $(SETUP)  ## check the metrics of a running agent with promtool (Debian: prometheus)
 	@bash tests/packaging/check_metrics.sh
 
-# On demand only: minutes a room, one process, at the lowest priority. AGAIN=1 tries the survivors of the last run.
+# Run this on demand: it takes minutes for each room, in one process at the lowest priority.
+# AGAIN=1 tries only the survivors of the last run.
 mutate: $(VENV)/.mutate-ready  ## mutation testing of ROOM=ledger (default all) -> build/mutate/ROOM.json
 	@$(BIN)/python tests/mutation/mutate.py $(ROOM) $(if $(AGAIN),--again)
 
@@ -296,7 +297,8 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
 	  -o tests/mutation/requirements.lock tests/mutation/requirements.in
 
-# The same examples every time: what fails here fails for the change, not by chance. `make test` looks for others.
+# The examples are the same every time, so that a failure comes from the change and not from
+# chance; `make test` draws new ones.
 # A test in real time that fails is run once more, and both are shown (docs/design/tests.md).
 AGAIN := --again --rerun-show-tracebacks -raR
 ci: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)

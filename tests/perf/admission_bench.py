@@ -1,10 +1,10 @@
 """`make bench-admission`: reviews of 200 pods a second, answered by one process of the webhooks.
 
-The process is the one that is deployed; the API server behind it is the stand-in, in this process,
-which also plays the API server's part of asking: one review for each pod, over TLS on connections
-that are kept. Pods come at fixed instants, whether those before
-them are answered or not, so a queue shows. They are the pods of the documents in `examples/`, and
-one in twenty names a claim, which the process then reads from the API server.
+The measured process is the deployed program. This process runs the stand-in API server behind it,
+and also sends the reviews as an API server would: one for each pod, over TLS on connections that
+are kept. Pods come at fixed instants, whether or not earlier ones have been answered, so a queue
+would show. They are the pods of the documents in `examples/`, and one in twenty names a claim,
+which the webhook then reads from the API server.
 
     review_ms_p99      from the request to the whole answer; it has the bar
     late_ms_p99        how late this process asked: above a millisecond or two the asker, not the
@@ -91,7 +91,7 @@ def arrivals() -> Iterator[dict[str, Any]]:
 
 @dataclass
 class Measured:
-    """Milliseconds of each review, and by how much it was asked too late."""
+    """The milliseconds of each review, and the delay of each request."""
 
     took: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Measured:
 
 
 class Asker:
-    """The API server's part: a review and its answer."""
+    """Plays the API server: sends a review and reads its answer."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -140,7 +140,7 @@ class Asker:
 
 
 async def load(url: str, trust: ssl.SSLContext, seconds: float) -> Measured:
-    """Ask for so many seconds, a pod at each fixed instant."""
+    """Send reviews for so many seconds, one pod at each fixed instant."""
     connector = aiohttp.TCPConnector(ssl=trust, limit=64)
     headers = {"Content-Type": "application/json"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:

@@ -74,7 +74,7 @@ async def measured(stage: Stage) -> dict[str, float]:
 
 
 async def start_pods(stage: Stage, numbers: Iterable[int], *, at_once: int) -> list[dict[str, Any]]:
-    """Start the pods, some at once; returns their claims when all run."""
+    """Start the pods, some of them at once; return their claims when all run."""
     gate = asyncio.Semaphore(at_once)
 
     async def start(number: int) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def prestarts(stage: Stage) -> dict[float, float]:
 
 
 def p99_ms(before: dict[float, float], after: dict[float, float], *, count: int) -> float:
-    """Return the upper end of the bucket with the 99th percentile of what came between."""
+    """Return the upper end of the 99th percentile's bucket, for the calls between two readings."""
     between = {edge: after[edge] - before[edge] for edge in after}
     total = max(between.values())
     assert total >= count
@@ -164,13 +164,13 @@ async def resize_ms(stage: Stage, claims: Sequence[dict[str, Any]]) -> dict[str,
 
 
 async def says(page: Path, memory_mib: int) -> bool:
-    limits = read_page(page).devices  # none while a change of it takes longer than a reader waits
+    limits = read_page(page).devices  # empty while a change of it takes longer than a reader waits
     return [limit.memory_bytes for limit in limits] == [memory_mib << 20]
 
 
 async def idle_cpu_percent(stage: Stage) -> float:
     """Return the agent's CPU time while nothing changes, in percent of one CPU."""
-    await asyncio.sleep(5)  # what the starts left to do
+    await asyncio.sleep(5)  # wait for the work that the starts left behind
     began, before = time.monotonic(), cpu_s(stage.pid)
     await asyncio.sleep(IDLE_S)
     return 100 * (cpu_s(stage.pid) - before) / (time.monotonic() - began)
@@ -188,7 +188,7 @@ def rss_mib(pid: int) -> float:
 
 
 async def run(folder: Path) -> dict[str, float]:
-    """Set the stage, measure, and clear it away."""
+    """Set up the stage, measure, and tear it down."""
     idle_folder, crowd_folder, pods_folder = (folder / name for name in STAGES)
     async with a_stage(idle_folder, devices=FEW, pods=10, log_level="WARNING") as stage:
         idle = {"idle_cpu_percent_of_8": await idle_cpu_percent(stage)}

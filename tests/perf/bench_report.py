@@ -17,13 +17,13 @@ def report(
     shape: Mapping[str, Any],
     out: Path,
 ) -> int:
-    """Print and write what was measured; the exit code is 1 when a figure is above its bar.
+    """Print and write the measurements; return 1 if a figure is above its bar.
 
     Args:
-        figures: By name, in the unit that the name ends with.
+        figures: The figures by name, each in the unit that ends its name.
         bars: The largest figures that pass.
-        shape: What was measured on.
-        out: The file; its folder is made.
+        shape: The size of the measured cluster.
+        out: The file to write; its folder is created.
     """
     shown = {name: round(value, 2) for name, value in figures.items()}
     above = [name for name, bar in bars.items() if figures[name] > bar]

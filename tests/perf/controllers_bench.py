@@ -105,14 +105,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def furnish(plane: ControlPlane, nodes: int) -> None:
-    """Make nodes and their devices."""
+    """Create nodes and their devices."""
     async with Api.connect(str(plane.kubeconfig)) as api:
         await kinds_are_served(api)
         await make_devices(api, plane.etcd_socket, await make_nodes(api, nodes))
 
 
 async def configure(plane: ControlPlane) -> None:
-    """Make a ConfigMap that is reported."""
+    """Create a ConfigMap that is reported."""
     wrong = {
         "metadata": {"name": "vgpu-config-wrong", "namespace": NAMESPACE},
         "data": {"config.yaml": "nvidia: {defaultCores: 101}"},
@@ -207,7 +207,7 @@ class PlainHandlers:
 
 
 async def cost(kubeconfig: str, watched: str, objects: int, rest_s: float) -> dict[str, float]:
-    """Watch, and measure this process."""
+    """Watch the objects, and measure this process."""
     assert vgpu_operator.app  # loaded, as in the operator
     arguments = [
         f"--kubeconfig={kubeconfig}",
@@ -247,7 +247,7 @@ async def cost(kubeconfig: str, watched: str, objects: int, rest_s: float) -> di
 
 
 async def look(delays: list[float]) -> None:
-    """Record how late each short sleep in this loop ends."""
+    """Record the delay of each short sleep in this loop."""
     while True:
         due = time.perf_counter() + _LOOK_S
         await asyncio.sleep(_LOOK_S)

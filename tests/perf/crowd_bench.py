@@ -119,16 +119,16 @@ class LoopTimes:
         return (self._at(end) - self._at(start)) * 1000
 
     def holds(self) -> list[float]:
-        """Return the milliseconds of CPU between each two looks."""
+        """Return the milliseconds of CPU between each two readings."""
         return [(later - sooner) * 1000 for sooner, later in itertools.pairwise(self._cpu)]
 
     def clear(self) -> None:
-        """Forget what was."""
+        """Forget the readings so far."""
         self._clock.clear()
         self._cpu.clear()
 
     def _at(self, when: float) -> float:
-        """Return the CPU time at a moment; the loop uses it evenly while it is held."""
+        """Return the CPU time at a moment, assuming even use while the loop is held."""
         place = min(max(bisect.bisect_right(self._clock, when), 1), len(self._clock) - 1)
         (began, ends), (before, after) = (
             (of[place - 1], of[place]) for of in (self._clock, self._cpu)
@@ -138,7 +138,7 @@ class LoopTimes:
 
 
 async def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Figures by scene."""
+    """Return the figures by scene."""
     replica = Replica(clock=Clock(), engine_type=TimedEngine)
     replica.fleet(options.nodes, devices=DEVICES_PER_NODE, memory_mib=DEVICE_MIB)
     for number in range(options.nodes * DEVICES_PER_NODE):
@@ -198,7 +198,7 @@ async def one_scene(
 
 
 async def wait_for_nothing(replica: Replica, asks: str) -> list[str]:
-    """Return pods that are refused and wait; their UIDs."""
+    """Create pods that are refused and wait; return their UIDs."""
     uids = []
     for number in range(WAITING):
         name = f"waits-{asks}-{number}"
@@ -305,7 +305,7 @@ async def watch(folder: Path, port: int) -> None:
     def read_rate() -> None:
         nonlocal rate
         line = sys.stdin.readline()
-        if not line:  # the bench has ended, in whatever way
+        if not line:  # the bench has ended, for whatever reason
             os._exit(0)
         rate = int(line)
 

@@ -125,7 +125,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class CountingEngine(TimedEngine):
-    """Counts the events, too.
+    """An engine that also counts the events.
 
     Attributes:
         seen: The number of events.
@@ -231,7 +231,7 @@ def limits_of(memory_mib: int) -> dict[str, int]:
 
 
 class Watched:
-    """A process that serves lists and watches, and lets events come at a rate."""
+    """A process that serves lists and watches, with events at a given rate."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -322,7 +322,7 @@ async def watch(folder: Path, port: int) -> None:
 
 
 def changes(texts: dict[str, list[str]], version: Iterator[int]) -> Iterator[tuple[str, bytes]]:
-    """Newer versions: every other of a pod without devices, then of a pod with, and of a claim."""
+    """Yield newer versions: one of a pod without devices, then of a pod with devices or a claim."""
     plain = [text for text in texts["pods"] if '"plain-' in text]
     holders = [text for text in texts["pods"] if '"plain-' not in text]
     claims = texts["vgpuclaims"]

@@ -30,7 +30,7 @@ TOO_LARGE_MIB = 65_536
 
 
 def requests(nodes: int, candidates: int) -> list[tuple[str, dict[str, Any]]]:
-    """(what it shows, body): grants, refusals of one class, refusals of new classes."""
+    """Return requests with their labels: grants, refusals of one class, refusals of new classes."""
     chance = random.Random(7)
     names = [f"node-{number:05d}" for number in range(nodes)]
     asked: list[tuple[str, int]] = [("grant", chance.choice((2048, 4096))) for _ in range(GRANTS)]
@@ -57,15 +57,16 @@ async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str,
     """Return milliseconds by number of candidates and kind of answer.
 
     Args:
-        nodes: How many, of 8 devices each, named as the claims name them.
-        claims: What is held of them.
+        nodes: The number of nodes, of 8 devices each, named as the claims name them.
+        claims: The
+        claims on them.
     """
     replica = Replica()
     replica.fleet(nodes, devices=DEVICES_PER_NODE, memory_mib=DEVICE_MIB)
     for claim in claims:
         replica.news.claim_changed(claim)
     gc.collect()
-    gc.freeze()  # the collector's passes over the whole fleet are not what is measured here
+    gc.freeze()  # the garbage collector's passes over the whole fleet are not measured here
     async with serving(replica) as (folder, port):
         found = {}
         for candidates in (min(500, nodes), nodes):
@@ -94,7 +95,8 @@ def ask(folder: Path, port: int, *, nodes: int, candidates: int) -> dict[str, fl
         if granted != (1 if kind == "grant" else 0):
             raise AssertionError(f"{kind}: {granted} nodes granted")
         times.setdefault(kind, []).append(took)
-    times["refuse_warm"] = times["refuse_warm"][1:]  # the first of its class is a cold one
+    # the first request of its class is answered without a cache
+    times["refuse_warm"] = times["refuse_warm"][1:]
     return {
         f"{kind}_{name}": round(sorted(measured)[int(len(measured) * share)], 2)
         for kind, measured in times.items()

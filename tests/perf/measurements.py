@@ -1,7 +1,7 @@
-"""Writes what a bench has measured into docs/measurements.md: `python -m perf.measurements BENCH`.
+"""Write the figures of a bench into docs/measurements.md: `python -m perf.measurements BENCH`.
 
-One row for a promise. The benches call this after a run at full size; rows of other benches stay
-as they are, so each figure has the date of its own run.
+A promise has one row. The benches call this after a run at full size; rows of other benches stay as
+they are, so each figure has the date of its own run.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Promise:
     """A row of the page.
 
     Attributes:
-        text: What is promised.
+        text: The promise in words.
         bench: The bench, as in `make bench-BENCH`; its report has the same name.
-        path: Keys that lead to the figure in the report, with dots; `*` takes the worst of all.
-        unit: Of figure and bar.
-        bar: What the figure must not be above, or, with `least`, not below; None: no bar.
-        least: A smaller figure is the worse one.
+        path: The keys of the figure in the report, joined by dots; `*` takes the worst of all.
+        unit: The unit of figure and bar.
+        bar: The upper bound of the figure, or with `least` the lower bound; None if it has no bar.
+        least: True if a smaller figure is worse.
         report: The report's name if it is another.
     """
 
@@ -298,7 +298,7 @@ def row(promise: Promise) -> str:
     report = json.loads(path.read_text())
     figure = worst(report, promise.path.split("."), least=promise.least)
     date = datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat()
-    load = report.get("load_average")  # of one, five and fifteen minutes
+    load = report.get("load_average")  # load averages of one, five and fifteen minutes
     return _row(promise, _amount(figure, promise.unit), date, _amount(load[0], "") if load else "")
 
 
@@ -308,7 +308,7 @@ def unmeasured(promise: Promise) -> str:
 
 
 def worst(report: Mapping[str, Any], path: list[str], *, least: bool) -> float:
-    """Return the figure at the end of a path; of several the worst."""
+    """Return the figure at the end of a path, or the worst of several."""
     if not path:
         return float(report)  # type: ignore[arg-type]
     key, *rest = path

@@ -145,7 +145,8 @@ class Replay:
         self._placement = {"node": node_policy, "device": [device_policy]}
         self._asks: dict[tuple[int, int, int], Demand] = {}
         self._scores: dict[tuple[int, int], tuple[int, int]] = {}  # (CPU, node) → version, score
-        names = list(range(len(nodes)))  # ties are decided by name: another order for every seed
+        # Ties are decided by name, so each seed gets another order.
+        names = list(range(len(nodes)))
         random.Random(seed).shuffle(names)
         self.nodes = [replace(n, name=f"node-{at:05d}") for at, n in zip(names, nodes, strict=True)]
         self.columns = Fleet()
@@ -160,7 +161,7 @@ class Replay:
         self.left = {node.name: [node.cpu, node.memory] for node in self.nodes}
 
     def know(self, pods: Sequence[TracePod]) -> None:
-        """Give the typical mix: what makes up 95 % of the trace's pods."""
+        """Set the typical mix: the shapes that make up 95 % of the trace's pods."""
         counts = Counter(pod.shape for pod in pods)
         covered, without_devices, mix = 0, 0.0, []
         for shape, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):

@@ -81,9 +81,9 @@ def main(arguments: Sequence[str]) -> None:
     for name in POLICIES:
         fleet = Fleet(name, nodes=options.nodes, claims=options.claims)
         gc.collect()
-        gc.freeze()  # the collector's passes over the whole fleet are not what is measured here
+        gc.freeze()  # the garbage collector's passes over the whole fleet are not measured here
         report["decision_us"][name] = fleet.churn(options.decisions)
-        slow = name == "fragmentation"  # many seconds for one decision
+        slow = name == "fragmentation"  # one decision takes many seconds
         report["plain_us"][name] = fleet.compare(1 if slow else options.plain)
         gc.unfreeze()
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def rebuild(nodes: int, claims: int) -> tuple[Ledger, dict[str, float | int], dict[str, float]]:
-    """Return a ledger filled from lists as at a start, what that took, and what one claim takes.
+    """Return a ledger filled from lists as at a start, the duration, and the memory of one claim.
 
     The memory is that of the whole process with all decoded objects, which the operator keeps too.
     """
@@ -135,7 +135,7 @@ def as_received(built: Received) -> Received:
 
 
 def claim_on(number: int, nodes: int, *, version: int = 1, held: bool = True) -> Any:
-    """Return a claim of 4 GiB and 20 % on the device that its number means."""
+    """Return a claim of 4 GiB and 20 % on the device that follows from its number."""
     node, index = number % nodes, number // nodes % DEVICES_PER_NODE
     device = an_allocated_device(
         uuid=f"GPU-{node}-{index}", request="main", index=index, memory_mib=4096, cores=20
@@ -187,7 +187,7 @@ class Fleet:
             self._hold(tuple(node * DEVICES_PER_NODE + device for device in devices), demand)
 
     def churn(self, decisions: int) -> dict[str, float]:
-        """Decide as often, with an ending claim before each decision; µs."""
+        """Decide so many times, with a claim ending before each decision; return µs."""
         times: list[float] = []
         for _ in range(decisions + 200):
             self._end_one()
@@ -195,10 +195,10 @@ class Fleet:
             plan, took = timed(lambda demand=demand: place(self.columns, demand))
             times.append(took)
             self._hold(tuple(self.columns.number_of(grant.device) for grant in plan.grants), demand)
-        return spread_of(times[200:])  # the first ones are the classes' first looks at the fleet
+        return spread_of(times[200:])  # the first decisions fill the caches of their classes
 
     def compare(self, decisions: int) -> dict[str, float]:
-        """Return the plain scan's time on the same states, and that it decides the same; µs."""
+        """Return the plain scan's time in µs on the same states; it must decide the same."""
         times: list[float] = []
         for _ in range(decisions):
             self._end_one()
@@ -276,7 +276,7 @@ def same(plan: Plan, answer: plain.Answer) -> bool:
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Return the result, and µs."""
+    """Return the result and the duration in µs."""
     start = time.perf_counter_ns()
     result = call()
     return result, (time.perf_counter_ns() - start) / 1000
@@ -290,7 +290,7 @@ def spread_of(times: Sequence[float]) -> dict[str, float]:
 
 
 def rss_mib() -> int:
-    """Return the memory of this process now."""
+    """Return the process's resident memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() >> 20
 

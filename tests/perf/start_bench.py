@@ -80,7 +80,7 @@ class Pages:
     """A transport to an API server that has nothing but pods.
 
     Args:
-        way: Whether the pods come in a list or in a stream.
+        way: One of the `WAYS`: in a list or in a stream.
         pods: The number of pods.
         gpu_in: One of this many pods requests a device.
     """

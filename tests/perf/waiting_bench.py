@@ -154,7 +154,7 @@ def above(figures: dict[str, Any]) -> list[str]:
 
 
 class Reviews:
-    """A process that has pods reviewed by the webhooks' process all the while, and times that."""
+    """A process that sends reviews to the webhooks' process all the time, and measures them."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -203,7 +203,7 @@ def in_a_fork(measure: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dic
 
 
 class TimedEngine(Engine):
-    """An engine that notes the milliseconds of each round, the turns of others not counted.
+    """An engine that records the milliseconds of each round, without the turns of other tasks.
 
     Attributes:
         rounds: Of CPU and on the clock, of each round.
@@ -303,7 +303,7 @@ class Scene:
             running = asyncio.create_task(self.engine.run())
             await self._quiet()
             keep_passes_short()  # as the operator does when it begins to lead
-            await asyncio.sleep(0.01)  # the watch sees that this took long
+            await asyncio.sleep(0.01)  # the watch task measures this duration
             for times in (held, busy, self.engine.filters):
                 times.clear()
             client = await asyncio.create_subprocess_exec(
@@ -316,7 +316,8 @@ class Scene:
             await asyncio.to_thread(reviews.since_last)
             in_vain = [await self._after(self._free_too_little) for _ in range(changes)]
             serving_one = [await self._after(self._free_a_device) for _ in range(changes)]
-            late, used = list(held), list(busy)  # before the answers are read, which takes its time
+            # recorded before the answers are read, because reading takes time
+            late, used = list(held), list(busy)
             filters = spread(self.engine.filters)
             reviewed = spread(await asyncio.to_thread(reviews.since_last))
             answers, _ = await client.communicate(b"enough\n")
@@ -351,7 +352,7 @@ class Scene:
         return frozenset((*(f"node-{number:05d}" for number in numbers), *also))
 
     def _free_too_little(self) -> None:
-        """Delete and create a small claim: capacity is freed, but no pod fits."""
+        """Delete and create a small claim: capacity is freed, but too little for a pod."""
         number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
         self._go(self._holder(number, SMALL_MIB))
         self._afterwards = lambda: self._come_back(number, SMALL_MIB)
@@ -361,7 +362,7 @@ class Scene:
         self.replica.news.claim_gone(key, holder.metadata.uid)
 
     async def _come_back(self, number: int, mib: int) -> None:
-        """Create another claim with the same name that holds what the former one held."""
+        """Create another claim with the same name and the amounts of the former one."""
         self._came_back[f"holder-{mib}-{number}"] += 1
         self.replica.news.claim_changed(self._holder(number, mib))
 
@@ -380,7 +381,8 @@ class Scene:
         node = f"node-{number % self._nodes:05d}"
         self.replica.api.log.clear()
         known = None
-        for _ in range(3):  # the device may have become another's who has starved meanwhile
+        # meanwhile the device may have been earmarked for another pod that has starved
+        for _ in range(3):
             places = [
                 held
                 for held in self.replica.state.reservations
@@ -404,7 +406,7 @@ class Scene:
     def _ask_again(self, held: Reservation, node: str) -> GPUPod | None:
         """Call Filter for a pod that was requeued, and return the pod if it is served.
 
-        It is not where the device is earmarked by now for one that has waited for longer.
+        It is not served if the device has been earmarked for another pod that has waited longer.
         """
         known = self.engine.pod(held.pod_uid)
         assert known is not None
@@ -422,7 +424,7 @@ class Scene:
         return took
 
     async def _quiet(self) -> None:
-        """Return when the loop has nothing more to do and nothing is being written."""
+        """Return once the loop has nothing more to do and no write is in flight."""
         while True:
             seen = len(self.engine.rounds)
             await asyncio.sleep(0.005)
@@ -465,9 +467,9 @@ def connection_to(folder: Path, port: int) -> http.client.HTTPSConnection:
 
 @asynccontextmanager
 async def loop_watch() -> AsyncIterator[tuple[list[float], list[float]]]:
-    """Yield how long the loop is held, in ms: seen by a task that wants every turn, and as CPU.
+    """Yield how long the loop is held, in ms: as seen by a task that wants every turn, and as CPU.
 
-    The first counts what other processes take of the machine, the second does not.
+    The first includes the time that other processes take of the machine, the second does not.
     """
     late: list[float] = []
     busy: list[float] = []
@@ -488,7 +490,7 @@ async def loop_watch() -> AsyncIterator[tuple[list[float], list[float]]]:
 
 
 def waiting_pod(number: int, classes: int) -> Pod:
-    """Return the waiting pod with that number: a little less than what the large claims hold."""
+    """Return the waiting pod with that number; it asks for a little less than large claims hold."""
     limits = {
         "nvidia.com/gpu": 1,
         "nvidia.com/gpumem": LARGE_MIB - number % classes,
@@ -518,7 +520,10 @@ def repeat_filters(folder: Path, port: int, *, nodes: int) -> None:
 
 
 def keep_reviewing() -> None:
-    """The reviewers' side: a pod after the other; for each line what the reviews since took."""
+    """Play the reviewers: send one pod after the other.
+
+    For each line, print the durations since the last.
+    """
 
     async def ask(url: str, trust: ssl.SSLContext) -> None:
         lines = asyncio.Queue[str]()
@@ -569,7 +574,7 @@ def node_filters(nodes: int) -> dict[str, float]:
 
 
 def a_rule(number: int) -> NodeRules:
-    """Return a selector of a pool, and a toleration that makes the rule one of its own."""
+    """Return a selector of a pool, and a toleration that makes the rule unique."""
     toleration = (f"for-{number}", "Exists", "", "NoSchedule")
     return NodeRules((("pool", f"pool-{number % 100}"),), tolerations=(toleration,))
 
@@ -580,7 +585,7 @@ def spread(times: Sequence[float]) -> dict[str, float]:
 
 
 def at(times: Sequence[float], share: float) -> float:
-    """Return the time that this share of them does not exceed."""
+    """Return the time that this share of the samples does not exceed."""
     return round(sorted(times)[min(int(len(times) * share), len(times) - 1)], 2)
 
 

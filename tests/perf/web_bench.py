@@ -121,14 +121,14 @@ def asked(port: int, rounds: int) -> dict[str, float]:
 
 
 def changes(rounds: int) -> Iterator[int]:
-    """This many numbers; the cluster changes before each of them."""
+    """Yield this many numbers; the cluster changes before each of them."""
     for number in range(rounds):
         time.sleep(2 * CHANGE_EVERY_S)
         yield number
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Milliseconds."""
+    """Return the duration in milliseconds."""
     started = time.perf_counter()
     act()
     return (time.perf_counter() - started) * 1000
@@ -172,7 +172,7 @@ async def change(mirror: Mirror, nodes: int) -> None:
 
 
 def wire_of(event: Event) -> tuple[bytes, type[Node] | type[GPUDevice] | type[VGPUClaim]]:
-    """Return the object that came with an event, as it is on the wire, and its kind."""
+    """Return the object of an event as it is on the wire, and its kind."""
     match event:
         case events.NodeObserved(found) | events.DeviceObserved(found):
             return orjson.dumps(found.to_wire()), type(found)

@@ -1,4 +1,7 @@
-"""`make bench-cluster`: for each number of nodes one control plane, plain pods, then ours."""
+"""`make bench-cluster`: start one control plane for each number of nodes.
+
+Run plain pods, then ours.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ MODES = ("gate", "claims")
 
 
 def main() -> None:
-    """Measure, and write build/bench/cluster.json after each number of nodes, failed or not."""
+    """Measure, and write build/bench/cluster.json after each number of nodes, even if it failed."""
     parser = argparse.ArgumentParser(prog="make bench-cluster", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 5_000])
     parser.add_argument("--pods", type=int, default=2_000)
@@ -67,7 +70,7 @@ def main() -> None:
     if not 0 <= options.allocated <= most:
         parser.error(f"--allocated: Invalid value: {options.allocated}: 0 to {most} pods")
     wanted = options.allocated + pods
-    wanted += round(options.claims * CLAIMS_S) + 1  # one warms everything up
+    wanted += round(options.claims * CLAIMS_S) + 1  # the first one warms everything up
     room = fewest * DEVICES_PER_NODE * SLOTS
     if wanted > room:
         parser.error(
@@ -101,7 +104,7 @@ def main() -> None:
                 measure(nodes, load, found)
                 for mode in options.mode:
                     measure_mode(mode, nodes, load, found)
-            finally:  # what was measured before something failed stays
+            finally:  # figures that were measured before a failure are kept
                 options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print(options.out)
 
@@ -162,7 +165,7 @@ def brief(found: dict[str, Any]) -> str:
 
 
 def say(what: str) -> None:
-    """Print a progress line for people who wait."""
+    """Print a progress line for the person who waits."""
     print(time.strftime("%H:%M:%S"), what, flush=True)
 
 

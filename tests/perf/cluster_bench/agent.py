@@ -1,7 +1,7 @@
-"""Plays the agents of all nodes: reports on each pod that is bound; its own process.
+"""Plays the agents of all nodes in a process of its own: reports on each pod that is bound.
 
-What is written, and how, is the real agent's `Reports`, with a token that is bound to the pod's
-node. The pods' containers do not exist, so a pod counts as started as soon as it has a node.
+It writes with the real agent's `Reports`, with a token that is bound to the pod's node. The pods'
+containers do not exist, so a pod counts as started as soon as it has a node.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from vgpu_nodeagent.state.node_view import NodeView
 
 
 class PlayedAgents:
-    """All agents of the cluster in one.
+    """Plays all agents of the cluster.
 
     Args:
-        api: An administrator's.
+        api: An administrator's client.
         as_node: A client with the rights of a node's agent, from its token.
     """
 
@@ -46,7 +46,7 @@ class PlayedAgents:
         self._claims: dict[tuple[str, str], Object] = {}
 
     async def run(self) -> None:
-        """Play for ever."""
+        """Play the agents for ever."""
         pods = Reflector(
             self._api, PODS, _Told(self._pod), decode=_raw, scope=Scope(label_selector=LABEL)
         )
@@ -92,11 +92,11 @@ class PlayedAgents:
 
 
 class AsNode:
-    """Makes clients that share a session's connections and differ in who they are.
+    """Creates clients that share a session's connections and differ in their identity.
 
     Args:
-        session: Whose connections are used.
-        connection: Where the server is.
+        session: The session whose connections are used.
+        connection: The address of the server.
     """
 
     def __init__(self, session: aiohttp.ClientSession, connection: Connection) -> None:
@@ -136,7 +136,7 @@ def _raw(obj: Object) -> Object:
 
 
 async def main() -> None:
-    """Read the arguments and play."""
+    """Read the arguments and play the agents."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kubeconfig", required=True)
     options = parser.parse_args()

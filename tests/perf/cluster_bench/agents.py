@@ -1,11 +1,11 @@
-"""Holds what the agents of many nodes hold at the API server; its own process.
+"""Keeps the connections that the agents of many nodes keep to the API server; its own process.
 
-Each agent has a TLS connection of its own, HTTP/1.1 as in the real one, and watches the pods of its
-node on it. It reads the claim of a pod that comes to its node twice, as the real agent does when
-the pod is bound and before its container starts. All act as an administrator: what impersonating
-the node costs at the begin of a watch is missing.
+Each agent has its own TLS connection with HTTP/1.1, as the real one has, and watches the pods of
+its node on it. When a pod comes to its node, it reads the pod's claim twice, as the real agent does
+when the pod is bound and before its container starts. All agents act as an administrator, so the
+cost of impersonating the node at the start of a watch is missing.
 
-Prints `ready` when every watch has been answered, and the counts so far after a line on its
+It prints `ready` when every watch has been answered, and the counts so far for each line on its
 standard input.
 """
 
@@ -49,9 +49,9 @@ class Watch:
     Attributes:
         node: The node's name.
         socket: The connection.
-        version: The version up to which it has been told.
-        unread: What has come of a line.
-        last: The last whole line.
+        version: The version of the last event.
+        unread: The received part of an incomplete line.
+        last: The last complete line.
         seen: UIDs of the pods whose claims have been read.
     """
 
@@ -67,9 +67,9 @@ class SimulatedAgents:
     """The agents of nodes 0 to `count` - 1.
 
     Args:
-        connection: The API server.
+        connection: The address of the API server.
         token: A bearer token for it.
-        count: How many.
+        count: The number of agents.
     """
 
     def __init__(self, connection: Connection, token: str, count: int) -> None:
@@ -84,7 +84,7 @@ class SimulatedAgents:
         self.counts: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Open all connections and begin to watch."""
+        """Open all connections and start the watches."""
         for _ in range(_READING):
             threading.Thread(target=self._read_claims, daemon=True).start()
         with ThreadPoolExecutor(_CONNECTING) as pool:
@@ -100,7 +100,7 @@ class SimulatedAgents:
                 self._take(watch, head.partition(b"\r\n\r\n")[2])
 
     def follow(self) -> None:
-        """Take what comes, for ever."""
+        """Read the events for ever."""
         while True:
             for key, _ in self._selector.select():
                 watch: Watch = key.data
@@ -133,7 +133,7 @@ class SimulatedAgents:
             if line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
                 raise RuntimeError(f"the watch of {watch.node}: {line!r}")
             if b'"type":' not in line:
-                continue  # sizes of chunks, headers
+                continue  # chunk sizes and headers
             self.counts["bookmarks" if b'"BOOKMARK"' in line else "events"] += 1
             if versions := _VERSION.findall(line):
                 watch.version = versions[0].decode()
@@ -143,7 +143,8 @@ class SimulatedAgents:
                 name, namespace, uid = (each.decode() for each in found.groups())
                 claim = pod_claim_name(name, uid)
                 path = f"/apis/vgpu.dev/v1alpha1/namespaces/{namespace}/vgpuclaims/{claim}"
-                self._claims.put(path)  # when it is bound
+                # as when it is bound; it is read again before its container starts
+                self._claims.put(path)
                 self._claims.put(path)  # before its container starts
 
     def _ask_again(self, watch: Watch) -> None:
@@ -161,7 +162,7 @@ class SimulatedAgents:
 
 
 def main() -> None:
-    """Read the arguments and hold the watches."""
+    """Read the arguments and keep the watches open."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kubeconfig", required=True, help="of an administrator")
     parser.add_argument("--count", type=int, required=True, help="number of agents")

@@ -1,7 +1,7 @@
-"""Pods that hold devices already: copies of one pod and its claim, put into etcd.
+"""Creates pods that already hold devices: copies of one pod and its claim, put into etcd.
 
-The first goes through scheduler and operator; all others are what the API server stored then, with
-other names, on other devices. They fill a node's devices one after the other.
+The first pod goes through scheduler and operator; all others are copies of the result in the API
+server, with other names, on other devices. They fill a node's devices one after the other.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _PODS = f"/registry/pods/{NAMESPACE}/"
 async def make_allocated(
     api: Api, etcd: Path, name: str, node_uids: Mapping[str, str], count: int
 ) -> None:
-    """Make so many running pods, each with its claim and a slice of a device.
+    """Create so many running pods, each with its claim and a slice of a device.
 
     Args:
-        api: An administrator's.
+        api: An administrator's client.
         etcd: The Unix socket of etcd's clients.
-        name: A pod that is bound and has its slice.
-        node_uids: By the nodes' names.
-        count: At most `FILLED` for each device.
+        name: The name of a pod that is bound and has its slice.
+        node_uids: The nodes' UIDs by name.
+        count: The number of pods, at most `FILLED` for each
+        device.
     """
     pod = await api.get(PODS, name, namespace=NAMESPACE)
     claim = pod_claim_name(name, pod["metadata"]["uid"])
@@ -59,7 +60,7 @@ def _put(store: Etcd, pairs: Iterable[tuple[str, Object]]) -> None:
 def copies(
     pod: Object, claim: Object, node_uids: Mapping[str, str], count: int
 ) -> Iterator[tuple[str, Object]]:
-    """Copies of a pod and of its claim, each with its key in etcd.
+    """Yield copies of a pod and of its claim, each with its key in etcd.
 
     Args:
         pod: Bound.

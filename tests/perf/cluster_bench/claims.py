@@ -1,6 +1,6 @@
-"""Creates Immediate claims at a steady rate and takes the time until each has its device.
+"""Creates Immediate claims at a steady rate and measures the time until each has its device.
 
-A process of its own, with the protocol of `timed`.
+It is a process of its own, with the protocol of `timed`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PREFIX = "now"
 
 
 def a_claim(number: int) -> Object:
-    """Return a claim as its user writes it, of the same size as a pod of the load."""
+    """Return a claim as a user writes it, with the size of a pod of the load."""
     return {
         "apiVersion": API_VERSION,
         "kind": VGPU_CLAIMS.kind,

@@ -1,6 +1,6 @@
-"""Creates pods all at once and takes the time until each has a node.
+"""Creates pods all at once and measures the time until each has a node.
 
-A process of its own, with the protocol of `timed`.
+It is a process of its own, with the protocol of `timed`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEVICES: Mapping[str, object] = {
 
 
 def a_pod(run: str, number: int, *, with_devices: bool) -> Object:
-    """Return a pod as its user writes it."""
+    """Return a pod as a user writes it."""
     limits = dict(DEVICES) if with_devices else {}
     return {
         "apiVersion": "v1",
@@ -55,7 +55,7 @@ def is_bound(pod: Object) -> bool:
 
 
 async def main() -> None:
-    """Read the arguments and carry the load out."""
+    """Read the arguments and run the load."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kubeconfig", required=True, help="of an administrator")
     parser.add_argument("--run", required=True, help="label of the pods, and prefix of their names")

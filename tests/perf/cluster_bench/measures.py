@@ -1,4 +1,4 @@
-"""The figures of a run: rates, times, requests a pod, and what each process used."""
+"""The figures of a run: rates, times, requests for each pod, and the usage of each process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rates(bound_at: Sequence[float]) -> dict[str, float]:
 
 
 def longest_gap(bound_at: Sequence[float]) -> tuple[float, float]:
-    """Return the longest time in which no pod got a node: how long, and from when on; seconds."""
+    """Return the longest time in which no pod got a node: its length and its start, in seconds."""
     pairs = pairwise(sorted(bound_at))
     gap, since = max(((after - before, before) for before, after in pairs), default=(0.0, 0.0))
     return round(gap, 2), round(since, 2)
@@ -75,7 +75,7 @@ def requests(metrics: str) -> Requests:
     """Return the API server's requests so far, watches left out.
 
     Args:
-        metrics: What the API server shows at /metrics.
+        metrics: The text of the API server's /metrics.
     """
     found: dict[tuple[str, str], float] = {}
     for line in metrics.splitlines():
@@ -96,9 +96,9 @@ def requests(metrics: str) -> Requests:
 
 
 def per_pod(before: Requests, after: Requests, pods: int) -> dict[str, float]:
-    """Requests a pod between two readings, most frequent first, with their sum as `total`.
+    """Return the requests for each pod between two readings, by frequency, with their `total`.
 
-    Leases are left out: they are written by the clock, not by the pod.
+    Leases are left out, because they are written by the clock and not for a pod.
     """
     made = {
         " ".join(key): (count - before.get(key, 0.0)) / pods
@@ -121,7 +121,7 @@ class Used:
 
 
 def used(pids: Mapping[str, int]) -> Used:
-    """Read what processes have used so far.
+    """Read the CPU seconds that processes have used so far.
 
     Raises:
         OSError: one of them has ended.

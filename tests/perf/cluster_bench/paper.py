@@ -1,8 +1,8 @@
-"""Nodes and devices without a machine behind them, as kubelets and agents would publish them.
+"""Simulated nodes and devices, as kubelets and agents would publish them.
 
-Nodes are made through the API. Of the devices, the first goes through the API in the agent's own
-words; all others are copies of what the API server stored then, put into etcd: 40,000 devices take
-seconds instead of minutes.
+Nodes are created through the API. The first device goes through the API as the agent writes it; all
+others are copies of what the API server stored, put into etcd: 40,000 devices take seconds instead
+of minutes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def paper_node(number: int) -> Object:
 
 
 async def make_nodes(api: Api, count: int) -> dict[str, str]:
-    """Create so many nodes; returns their UIDs by name."""
+    """Create so many nodes; return their UIDs by name."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def make(number: int) -> tuple[str, str]:
@@ -97,7 +97,7 @@ async def make_nodes(api: Api, count: int) -> dict[str, str]:
 
 
 async def kinds_are_served(api: Api) -> None:
-    """Return when our kinds are."""
+    """Return once our kinds are served."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -138,7 +138,7 @@ def device_status(node: str, index: int) -> Object:
 
 
 async def make_devices(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
-    """Make the devices of all nodes.
+    """Create the devices of all nodes.
 
     Args:
         api: An administrator's; our kinds are served.
@@ -167,7 +167,7 @@ async def make_devices(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
 
 
 async def make_agent_pods(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
-    """Make the pod of each node's agent, as a kubelet that finds it ready shows it.
+    """Create the pod of each node's agent, as a kubelet shows it once it is ready.
 
     Args:
         api: An administrator's.
@@ -189,7 +189,7 @@ async def make_agent_pods(api: Api, etcd: Path, node_uids: dict[str, str]) -> No
             yield f"/registry/pods/{AGENT_NAMESPACE}/{made['metadata']['name']}", made
 
     with contextlib.closing(Etcd(etcd)) as store:
-        for pair in islice(copies(), 1, None):  # the first is what they are copies of
+        for pair in islice(copies(), 1, None):  # the others are copies of the first
             await asyncio.to_thread(store.put, [pair])
 
 
@@ -209,16 +209,16 @@ def _copy_devices(etcd: Etcd, name: str, node_uids: dict[str, str]) -> None:
                 device["status"] = device_status(node, index)
                 yield prefix + metadata["name"], device
 
-    left = islice(copies(), 1, None)  # the first is what they are copies of
+    left = islice(copies(), 1, None)  # the others are copies of the first
     while batch := list(islice(left, _PER_TRANSACTION)):
         etcd.put(batch)
 
 
 class Etcd:
-    """Etcd's HTTP gateway at a Unix socket.
+    """A client of etcd's HTTP gateway at a Unix socket.
 
     Args:
-        path: The socket.
+        path: The path of the socket.
     """
 
     def __init__(self, path: Path) -> None:
@@ -241,7 +241,7 @@ class Etcd:
         return stored
 
     def put(self, pairs: Sequence[tuple[str, Object]]) -> None:
-        """Put objects in, in one transaction."""
+        """Put objects into etcd in one transaction."""
         puts = [
             {"requestPut": {"key": _base64(key), "value": _base64(json.dumps(obj))}}
             for key, obj in pairs

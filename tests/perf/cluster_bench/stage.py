@@ -1,6 +1,6 @@
-"""A control plane with paper nodes, and the two loads on it.
+"""A control plane with simulated nodes, and the two loads on it.
 
-No controllers run: nodes that no kubelet reports are not tainted, and no garbage is collected.
+No controllers run, so nodes without a kubelet are not tainted, and no garbage is collected.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class Load:
     """The load for either scheduler.
 
     Attributes:
-        pods: How many at once.
+        pods: The number of pods that are created at once.
         limit_s: Give up after so long.
-        profiles: The folder for CPU profiles of API server and kube-scheduler under our load; None:
-            they are not taken.
-        claims_per_s: Immediate claims a second, after the pods; 0: none.
-        failover: The same pods again after that, and the leader killed under them.
-        lease_s: The operator's Lease.
-        allocated: So many pods have their slices already.
-        agents: The same pods again with the watches of all agents, and the cost of these at rest.
+        profiles: The folder for CPU profiles of API server and kube-scheduler under our load, or
+            None.
+        claims_per_s: The number of Immediate claims a second after the pods, or 0.
+        failover: Run the same pods again after that, and kill the leader meanwhile.
+        lease_s: The duration of the operator's Lease.
+        allocated: The number of pods that already have their slices.
+        agents: Run the same pods again with the watches of all agents, and measure these at rest.
         cold_start: At the end, end all replicas of the operator at once and start them again.
     """
 
@@ -89,7 +89,7 @@ class Load:
 
 
 class Stage(Started):
-    """Use as a context manager.
+    """A control plane with nodes, as a context manager.
 
     Args:
         nodes: How many.
@@ -128,9 +128,9 @@ class Stage(Started):
         """Run pods with devices through the project as an overlay of manifests/ installs it.
 
         Args:
-            load: What is asked.
-            found: Gets the figures, each as soon as it is known.
-            overlay: Of manifests/overlays.
+            load: The load to run.
+            found: Receives each figure as soon as it is known.
+            overlay: The name of a folder of manifests/overlays.
 
         Raises:
             DaemonDied: A process of ours ended; with the end of its log.
@@ -219,7 +219,7 @@ class Stage(Started):
         }
 
     def _measure_agents(self, load: Load, pids: Mapping[str, int]) -> dict[str, Any]:
-        """Run the pods once more with an agent of each node connected; and see both at rest."""
+        """Run the pods once more with an agent of each node connected, and measure both at rest."""
         settle(pids)
         alone = _idle(pids)
         with self._child("agents", "--count", str(self._nodes)) as agents:
@@ -258,7 +258,7 @@ class Stage(Started):
         }
 
     def _measure_cold_start(self, cluster: InstalledCluster) -> dict[str, Any]:
-        """Start all replicas while none runs; first the Lease of the dead leader must expire."""
+        """Start all replicas while none runs; the Lease of the dead leader must expire first."""
         for operator in cluster.operators:
             operator.kill()
         began = time.monotonic()
@@ -283,7 +283,7 @@ class Stage(Started):
         pids: Mapping[str, int],
         profiles: Path | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run a load; return its times, and what each process used meanwhile."""
+        """Run a load; return its times, and the usage of each process meanwhile."""
         pids = {**pids, "bench": os.getpid()}
         with self._child(module, *arguments) as process:
             _await_ready(process)
@@ -311,7 +311,7 @@ class Stage(Started):
 
     @contextlib.contextmanager
     def _child(self, module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a process of this package; it ends with the block, and with this process."""
+        """Start a process of this package that ends with the block, and with this process."""
         process = subprocess.Popen(
             [
                 *(
@@ -335,7 +335,10 @@ class Stage(Started):
 
     @contextlib.contextmanager
     def _profiled(self, folder: Path | None) -> Iterator[None]:
-        """Take CPU profiles of the block, `PROGRAM.NUMBER.pprof`; the last ends seconds later."""
+        """Take CPU profiles during the block, `PROGRAM.NUMBER.pprof`.
+
+        The last ends seconds later.
+        """
         if folder is None:
             yield
             return
@@ -364,7 +367,7 @@ class Stage(Started):
         return measures.requests(self._plane.get("/metrics", timeout_s=60.0).decode())
 
     def _still(self) -> measures.Requests:
-        """Return the requests once the pods cause no more, those after the Binding included."""
+        """Return the requests once the pods cause no more; those after the Binding are included."""
         deadline = time.monotonic() + _STILL_LIMIT_S
         before = self._requests()
         while True:
@@ -387,21 +390,21 @@ class Stage(Started):
 
 
 def _await_ready(process: subprocess.Popen[bytes]) -> None:
-    """Return when a load watches."""
+    """Return once a load watches its objects."""
     assert process.stdout is not None
     if process.stdout.readline() != b"ready\n":
         raise RuntimeError("the load ended before it began; its error is above")
 
 
 def _begin(process: subprocess.Popen[bytes]) -> None:
-    """Begin a load."""
+    """Start a load."""
     assert process.stdin is not None
     process.stdin.write(b"go\n")
     process.stdin.flush()
 
 
 def _asked(agents: subprocess.Popen[bytes], pids: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the agents have asked and been told so far."""
+    """Return the numbers of the agents' requests and events so far."""
     _begin(agents)
     return _end(agents, pids)
 
@@ -436,10 +439,10 @@ def _end(process: subprocess.Popen[bytes], pids: Mapping[str, int]) -> dict[str,
 
 
 def settle(pids: Mapping[str, int], *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Return when none of the processes has much to do any more: caches are filled.
+    """Return once all processes are nearly idle, with their caches filled.
 
     Raises:
-        TimeoutError: One of them is busy for very long.
+        TimeoutError: One of them stays busy for too long.
     """
     deadline = time.monotonic() + _SETTLE_LIMIT_S
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Creates objects and takes the time until a watch shows each as done; a process of its own.
+"""Creates objects and measures the time until a watch shows each as done; a process of its own.
 
 The protocol of such a process: it prints `ready` when it watches, waits for a line on its standard
 input, and prints its times as one JSON object when every object is done or the limit has passed.
@@ -48,7 +48,7 @@ class TimedCreates:
         api: The API server.
         resource: The kind of the objects.
         objects: What to create; the numbers in `Times` are positions in it.
-        is_done: Reads from an object whether its time is over.
+        is_done: Returns True once an object has what its user waits for.
         scope: The objects that are watched.
         rate: Objects a second; None: all at once.
     """
@@ -75,7 +75,7 @@ class TimedCreates:
         self._reflector = Reflector(api, resource, self, decode=lambda raw: raw, scope=scope)
 
     async def run(self, *, limit_s: float) -> Times:
-        """Run it; return the times that are known when it ends."""
+        """Create the objects; return the times that are known at the end."""
         background = Background()
         watching = asyncio.create_task(self._reflector.run())
         try:
