@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bases.sh [--where] : make the base images' root file systems from Debian's packages, because the tests can reach no
-# registry. Once, into $VGPU_CACHE/bases-HASH; with BASES_ARCH=arm64 for that architecture:
+# bases.sh [--where] : root file systems that the images in the tests stand on, made from Debian's packages because no
+# registry can be reached there. Once, into $VGPU_CACHE/bases-HASH; with BASES_ARCH=arm64 for that architecture:
 #   runtime.tar   Debian with Python       builder.tar   the same with pip and a C compiler
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,7 +11,7 @@ built=$cache/bases-$(sha256sum < "$here/bases.sh" | cut -c1-16)${BASES_ARCH:+-$B
 
 mkdir -p "$cache"
 exec 9> "$cache/bases.lock"
-flock 9  # a second caller waits, and then finds the result
+flock 9  # whoever comes second waits, and then finds it done
 [ -e "$built/builder.tar" ] && exit
 echo "images: making their base from Debian's packages (once; some minutes)" >&2
 unfinished=$(mktemp -d "$cache/bases.XXXXXX")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# build.sh [--where] [kubernetes|kubernetes-1.37|containerd] : build programs of a real Kubernetes from pinned Go
-# modules, for the tests.
+# build.sh [--where] [kubernetes|kubernetes-1.37|containerd] : programs of a real Kubernetes from pinned Go modules, for
+# the tests.
 #   kubernetes       etcd, control plane, kubelet, kube-proxy and kubectl in one binary (the default), of kube/go.mod
 #   kubernetes-1.37  the same of the next minor version, which kube/1.37.mod pins
-#   containerd       containerd with its shim and ctr, because Debian 12's containerd does not know CDI
-# They go to $VGPU_CACHE/NAME-HASH/bin, where HASH covers everything the result depends on, so each is built once, and
-# again only when one of those files changes. Prints nothing if it is built already.
+#   containerd       containerd with its shim and ctr: one that knows CDI, which Debian 12's does not
+# They go to $VGPU_CACHE/NAME-HASH/bin, where HASH covers everything the result depends on, so each is built
+# once and again only when one of those files changes. Prints nothing when it is there already.
 #   --where   only print the folder of the programs, built or not
 # The module and build caches are Go's own. The first build takes some minutes and about 4 GB of cache.
 set -euo pipefail
@@ -32,7 +32,7 @@ is_built && exit
 
 say() { echo "$what: $*" >&2; }
 
-require_go() {  # the version that the pins name, or a newer one
+require_go() {  # the version that the pins name, or newer
   local wanted found
   wanted=$(awk '$1 == "go" {print $2}' "$here/$room/$pins.mod")
   command -v go >/dev/null || { say "Go $wanted or newer is needed to build it, and there is no go in PATH (https://go.dev/dl)"; exit 1; }
@@ -66,7 +66,7 @@ containerd() {  # into the folder $1
 require_go
 mkdir -p "$cache"
 exec 9> "$cache/build.lock"
-flock 9  # a second caller waits, and then finds the result
+flock 9  # whoever comes second waits, and then finds it done
 is_built && exit
 
 say "building into $built (once; some minutes)"

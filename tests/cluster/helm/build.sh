@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh : build Helm once from pinned Go modules into $VGPU_CACHE/helm-HASH, where HASH covers its sources; print its
-# path. The first build takes some minutes.
+# build.sh : builds Helm from pinned Go modules into $VGPU_CACHE/helm-HASH, where HASH covers its sources, once; prints
+# its path. The first build takes some minutes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 cache=${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}

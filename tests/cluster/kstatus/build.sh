@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh : build the program kstatus once from pinned Go modules into $VGPU_CACHE/kstatus-HASH, where HASH covers its
-# sources; print its path.
+# build.sh : builds the program kstatus from pinned Go modules into $VGPU_CACHE/kstatus-HASH, where HASH covers its
+# sources, once; prints its path.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 cache=${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}
