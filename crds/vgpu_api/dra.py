@@ -70,5 +70,5 @@ def made_claim_name(token: str) -> str:
 
 
 def is_made_name(name: str) -> bool:
-    """Return True if a ResourceClaim has a name of `made_claim_name`."""
+    """Return True if `made_claim_name` can have made this name of a ResourceClaim."""
     return _MADE.fullmatch(name) is not None

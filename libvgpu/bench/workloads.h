@@ -26,8 +26,8 @@ struct workload {
     unsigned jitter; /* percent: kernels take block_ns +- this */
     unsigned outliers; /* per thousand launches of the same function take ten times as long */
     unsigned batch; /* kernels of a burst or graph */
-    uint64_t gap_ns; /* on the host */
-    unsigned processes; /* of a container */
+    uint64_t gap_ns; /* pause on the host */
+    unsigned processes; /* processes of a container */
     unsigned threads; /* per process, each with its own stream */
     unsigned prefill;
     uint64_t life_ns; /* after this time a process launches nothing more; it launches at least once */
@@ -44,7 +44,7 @@ struct scene {
     const char *family;
     uint64_t seed;
     unsigned sms;
-    uint64_t lag_ns; /* of NVML */
+    uint64_t lag_ns; /* delay of NVML's samples */
     unsigned count;
     struct tenant tenants[MAX_CONTAINERS];
 };

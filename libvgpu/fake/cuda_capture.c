@@ -1,7 +1,7 @@
 /* cuda_capture.c - captures: streams that record into a graph, and the calls that are forbidden meanwhile. */
 #include "cuda_work.h"
 
-static __thread int capture_mode; /* of this thread: CU_STREAM_CAPTURE_MODE_* */
+static __thread int capture_mode; /* the calling thread's CU_STREAM_CAPTURE_MODE_* */
 
 CUDA_API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {

@@ -14,7 +14,7 @@ static CUresult launch(CUfunction function, const unsigned *grid, const unsigned
         return CUDA_ERROR_INVALID_HANDLE;
     }
     if (function->handle.context != stream->context) {
-        return CUDA_ERROR_INVALID_HANDLE; /* of a module that is loaded in another context */
+        return CUDA_ERROR_INVALID_HANDLE; /* its module is loaded in another context */
     }
     if (!grid[0] || !grid[1] || !grid[2] || !block[0] || !block[1] || !block[2] ||
         (uint64_t)block[0] * block[1] * block[2] > 1024) {

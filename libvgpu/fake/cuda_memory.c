@@ -9,7 +9,7 @@
  * O(n). */
 struct allocation {
     uintptr_t start;
-    size_t bytes;   /* as asked for */
+    size_t bytes;   /* as requested */
     size_t rounded; /* up to the machine's granularity */
     size_t charged; /* charged to the card: all of it, or nothing for lazy managed memory */
     struct CUmemPoolHandle_st *pool; /* NULL: straight from the card */

@@ -54,10 +54,10 @@ struct machine {
     uint64_t slice_ns;      /* timeslice of a process on a card */
     uint64_t switch_ns;     /* cost of a context switch */
     uint64_t sample_ns;     /* utilisation is sampled this often */
-    uint64_t lag_ns;        /* and this late */
+    uint64_t lag_ns;        /* utilisation is reported this late */
     int managed_lazy;       /* 1: managed memory takes none of a card until it is used there, and so here: never */
-    int mps;                /* 1: the lists of MPS show who computes */
-    int draws;              /* 1: the lists of graphics do */
+    int mps;                /* 1: the lists of MPS processes show who computes */
+    int draws;              /* 1: the lists of graphics processes show who computes */
     int memory_limits;      /* 1: limits the memory of cgroups, as from r615 on */
     int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
     enum machine_pids pids;

@@ -10,14 +10,14 @@
 #include "machine.h"
 #include "state.h"
 
-#define MIG_MAX_INSTANCES 7 /* of a card */
+#define MIG_MAX_INSTANCES 7 /* most instances of a card */
 
 struct mig_profile {
     const char *name;
     unsigned kind;    /* NVML_GPU_INSTANCE_PROFILE_* */
     unsigned id;
     unsigned slices;  /* compute slices */
-    unsigned most;    /* how many such instances a card can have */
+    unsigned most;    /* most instances of this profile on a card */
     unsigned memory_mib;
     unsigned sms;
     unsigned size;    /* memory slices of an instance */

@@ -169,7 +169,7 @@ struct vgpu_region_slot {
 #define VGPU_REGION_GUESSES 120u
 struct vgpu_region_guess {
     uint64_t owner;
-    uint64_t layout; /* as of a slot */
+    uint64_t layout; /* like a slot's `layout` */
     uint64_t since_ns; /* CLOCK_MONOTONIC: when the first of them was launched */
     uint32_t charged_us; /* GPU time charged for them so far */
     uint16_t column;

@@ -98,7 +98,7 @@ typedef struct {
     unsigned channels;
 } CUDA_ARRAY_DESCRIPTOR;
 typedef struct {
-    size_t width, height, depth; /* depth 0: two dimensions; of layered arrays the number of layers */
+    size_t width, height, depth; /* depth 0: two dimensions; the number of layers of a layered array */
     int format;
     unsigned channels;
     unsigned flags; /* CUDA_ARRAY3D_* */

@@ -10,8 +10,8 @@
 #define SHORTEST_NS UINT64_C(100000000) /* minimum length of a sample */
 #define ROUNDED 0.5                /* points lost to NVML's whole percents; below this, trust the events */
 #define SURE 6                     /* gaps needed to be sure */
-#define MEMORY_NS 2e9 /* memory of the factor */
-#define DOUBT_NS 5e7 /* of GPU time */
+#define MEMORY_NS 2e9 /* time constant of the average factor */
+#define DOUBT_NS 5e7 /* weight of a factor of 1, as GPU time */
 #define PAY_NS 1e9 /* time over which a debt is paid off */
 
 /* `blind` of a bucket; any other value means NOT_COMPARED. */

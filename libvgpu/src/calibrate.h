@@ -32,8 +32,8 @@ struct vgpu_calibration {
     uint32_t next, count;
     struct {
         struct vgpu_instant at;
-        uint64_t raw_ns, charged_ns;               /* of all launches */
-        uint64_t placed_raw_ns, placed_charged_ns; /* of those that this process counted at the time when they ran */
+        uint64_t raw_ns, charged_ns;               /* totals of all launches */
+        uint64_t placed_raw_ns, placed_charged_ns; /* totals of launches that this process counted while they ran */
         vgpu_duration queued_ns;                   /* how long the others wait in queues */
     } history[VGPU_HISTORY];
     uint64_t tick_ns;           /* the bucket's value, as this process last wrote it */

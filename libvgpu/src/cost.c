@@ -7,13 +7,13 @@
 #define GRAPH_NS UINT64_C(100000)        /* guess for a graph */
 #define LONG_WAIT_NS UINT64_C(100000000) /* neighbours' timeslices can explain a time up to this */
 #define TOO_LONG_NS UINT64_C(5000000000) /* nothing can explain a longer time */
-#define ODD 32                           /* times the usual */
+#define ODD 32                           /* a measurement is odd at this many times the usual cost */
 #define HALF_TIMESLICE_NS UINT64_C(1000000)   /* an interrupted kernel takes at least this much longer */
 #define FEW 8                            /* measurements; any of so few may consist mostly of others' timeslices */
 #define LEAST_AVERAGED 48                /* measurements */
 #define MOST_AVERAGED 512                /* measurements; at least half a second */
 #define PER_SPREAD 512                   /* measurements after which an average that varies by its own mean is known to 3 % */
-#define HALF_OF_THEM 32768               /* of 65536 */
+#define HALF_OF_THEM 32768               /* as a fraction of 65536 */
 #define OF_THE_LAST 64                   /* measurements */
 
 static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
@@ -28,7 +28,7 @@ static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
     return NULL;
 }
 
-enum { THREADS = 2048 }; /* of a multiprocessor */
+enum { THREADS = 2048 }; /* resident threads of a multiprocessor */
 
 static uint64_t waves(const struct vgpu_geometry *what)
 {

@@ -34,8 +34,8 @@ struct vgpu_costs {
 struct vgpu_geometry {
     uint64_t function; /* handle of the function or graph */
     uint64_t blocks;   /* 0: a graph */
-    uint32_t threads;  /* in a block */
-    uint32_t sms;      /* of the device */
+    uint32_t threads;  /* threads of a block */
+    uint32_t sms;      /* multiprocessors of the device */
 };
 
 /* Return the key of a launch, which is never 0. Every launch needs it, so it must be cheap. */

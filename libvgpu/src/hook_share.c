@@ -27,7 +27,7 @@ static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, e
             atomic_store(&p->exports_known, 1);
             vgpu_export(p, known.column, known.bytes);
         } else {
-            result = CUDA_ERROR_OUT_OF_MEMORY; /* a handle that the program will not use */
+            result = CUDA_ERROR_OUT_OF_MEMORY; /* the program does not use the handle after an error */
         }
     }
     vgpu_calm_drop(&p->mappings);

@@ -19,13 +19,13 @@ struct vgpu_new_context {
     struct vgpu_process *process; /* NULL: nothing is counted */
     int ordinal;
     uint64_t cost;    /* known in advance, and reserved; 0 if it is not known */
-    uint64_t guess;   /* if it is not known: what it may cost. As much of that is reserved as fits. */
-    int is_told;      /* 1 if NVML said how much of the device was in use before */
+    uint64_t guess;   /* the likely cost if it is not known; as much of it is reserved as fits */
+    int is_told;      /* 1 if NVML reported how much of the device was in use before */
     uint64_t device_used;
-    uint64_t ledger_used; /* of that, by this container, including the reservation */
+    uint64_t ledger_used; /* the part of it that this container uses, including the reservation */
     CUcontext made;
     uint64_t before;  /* overhead charged before */
-    uint64_t charged; /* for this context, once it exists */
+    uint64_t charged; /* overhead charged for this context, once it exists */
 };
 
 /* Reserve the cost of a context, if it is known. If this returns CUDA_ERROR_OUT_OF_MEMORY, the context must not be

@@ -21,7 +21,7 @@ int vgpu_uuid_same(const char *a, const char *b)
 
 /* The values from one consistent read of the page. */
 struct reading {
-    struct vgpu_limits limits; /* of the requested device */
+    struct vgpu_limits limits; /* the limits of the requested device */
     uint64_t host_limit;
     int unlimited;
 };

@@ -23,7 +23,7 @@ struct vgpu_limits {
     uint64_t physical; /* how much of it may lie in the device's own memory; 0: all */
     uint64_t context;  /* known cost of a context; 0: not known */
     uint32_t cores, policy, ceiling; /* as on the page */
-    uint64_t alone_until_ns; /* as on the page; never kept */
+    uint64_t alone_until_ns; /* as on the page; never cached */
 };
 struct vgpu_limits vgpu_page_limits(const struct vgpu_page *page, const char *uuid);
 

@@ -14,7 +14,7 @@
 
 struct vgpu_device {
     _Atomic uint32_t known;
-    int column; /* of the region, or VGPU_NOWHERE */
+    int column; /* the device's column in the region, or VGPU_NOWHERE */
     char uuid[VGPU_UUID_BYTES];
 };
 
@@ -40,7 +40,7 @@ struct vgpu_process {
     const struct vgpu_page *page;
     struct vgpu_region *region;
     _Atomic uint32_t cut;       /* 1: the region's file was truncated, and private memory is mapped in its place */
-    _Atomic struct vgpu_instant checked; /* when that was last checked */
+    _Atomic struct vgpu_instant checked; /* when the region's file was last checked */
     struct vgpu_identity self;
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
     _Atomic struct vgpu_instant reaped;

@@ -33,17 +33,17 @@ enum vgpu_probe_state { VGPU_PROBE_FREE, VGPU_PROBE_CLAIMED, VGPU_PROBE_ON_ITS_W
 
 /* A pair of events around a launch. */
 struct vgpu_probe {
-    CUcontext context; /* of the events; NULL: not created yet */
+    CUcontext context; /* the events' context; NULL: no events yet */
     CUevent start, end;
     enum vgpu_probe_state state;
     int alone; /* the launch was charged by itself, not as part of a chunk */
-    int guessed; /* and its charge was a guess */
+    int guessed; /* the launch's charge was a guess */
     int ordinal;
     struct vgpu_cost *cost;
     struct vgpu_geometry what;
     struct vgpu_instant launched;
     int is_first; /* nothing else was on its way to the device, so it began to run when it was launched */
-    int64_t raw_ns, charged_ns; /* its own charge */
+    int64_t raw_ns, charged_ns; /* the charge of this launch */
     struct vgpu_instant runs; /* when it was first seen running; zero if it was not yet */
     vgpu_duration took_ns;     /* how long it ran last time, by its events */
 };
@@ -74,7 +74,7 @@ struct vgpu_throttle {
     /* Called when launches charged by a guess have been under way since then; zero: none is. May be NULL. */
     void (*guessed)(void *owner, int ordinal, struct vgpu_instant since, uint64_t charged_ns);
     struct vgpu_throttle_device devices[VGPU_MAX_DEVICES];
-    struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket` if there is no region */
+    struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* buckets to use if there is no region */
     struct vgpu_calm_lock lock; /* protects probes and comparisons */
     _Atomic struct vgpu_instant probed, harvested;
     _Atomic struct vgpu_instant waited; /* when a kernel was last seen to wait for another device's */
@@ -86,7 +86,7 @@ struct vgpu_throttle {
 
 /* The prepaid time of a thread. All zero at first. */
 struct vgpu_hand {
-    /* Of the process, for the fastest path (launch.h). NULL at first. */
+    /* Copies of the process's pointers, for the fastest path (launch.h). NULL at first. */
     const struct vgpu_cuda *cuda;
     const uint64_t *process_now;
     const _Atomic uint32_t *page_now;
@@ -95,7 +95,7 @@ struct vgpu_hand {
     int32_t ordinal;
     uint32_t generation;
     int unlimited; /* this device has no limited share */
-    int all_unlimited; /* no device has one */
+    int all_unlimited; /* no device has a limited share */
     int64_t left_ns;
     struct {
         uint64_t tag;

@@ -1,19 +1,19 @@
-/* spin.c - vgpu-spin: work for a device that can be measured, on whatever driver there is.
+/* spin.c - vgpu-spin: measurable work for a device, on any driver.
  *
- * What a limit leaves of a device is the rate of kernels of known work (work.h) under it beside the rate without.
+ * The share that a limit leaves is the rate of kernels of known work (work.h) with the limit, compared to the rate without.
  *
- *   vgpu-spin calibrate US [--device N]                 how many rounds take about so long on the idle device
+ *   vgpu-spin calibrate US [--device N]                 print how many rounds take about so long on the idle device
  *   vgpu-spin run SECONDS --rounds N [--us US] [--warm SECONDS] [--graph COUNT] [--gate 1] [--device N]
- *                                                       launch all the time; the rate by the device's own clock
+ *                                                       launch all the time; print the rate by the device's own clock
  *   vgpu-spin duty SECONDS --rounds N --us US --percent P --period MS [--gate 1]
- *                                                       work for a part of each period and rest for the remainder
- *   vgpu-spin once 1 --rounds N [--us US]               one kernel, waited for: when it began and ended by the host's clock
- *   vgpu-spin watch SECONDS [--gate 1] [--device N]     NVML's figures of the use of the device meanwhile
- *   vgpu-spin reset SECONDS --rounds N [--us US]        the same as run in a new context each second, reset with work on its way
+ *                                                       work for a part of each period, then rest
+ *   vgpu-spin once 1 --rounds N [--us US]               run one kernel; print when it began and ended by the host's clock
+ *   vgpu-spin watch SECONDS [--gate 1] [--device N]     print NVML's figures of the use of the device
+ *   vgpu-spin reset SECONDS --rounds N [--us US]        like run, but reset the context each second with work in flight
  *
- * `--us` is what a launch takes, `--warm` how long nothing counts, `--graph` makes a launch a graph of so many kernels; with
- * `--gate` it prints that it is ready, and begins when its standard input ends. A JSON object a line on standard output; status 1:
- * something failed, 2: wrong usage.
+ * `--us` is the duration of a launch, `--warm` the time before counting, `--graph` makes a launch a graph of so many kernels;
+ * with `--gate` it prints that it is ready, and begins when its standard input ends. A JSON object a line on standard output;
+ * status 1: something failed, 2: wrong usage.
  */
 #include <stdint.h>
 #include <stdio.h>

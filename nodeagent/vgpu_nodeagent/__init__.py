@@ -1,1 +1,1 @@
-"""The node agent: finds the devices of a node, publishes them, and hands them to containers."""
+"""The node agent: finds the devices of a node, publishes them, and gives them to containers."""

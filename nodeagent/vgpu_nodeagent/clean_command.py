@@ -55,9 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         "--kubelet-dir", type=Path, default=KUBELET_DIR, help="the kubelet's root directory"
     )
     parser.add_argument("--stay", action="store_true", help="wait for SIGTERM afterwards")
-    given, _ = parser.parse_known_args(
-        arguments
-    )  # the DaemonSet passes the arguments of the agents on
+    given, _ = parser.parse_known_args(arguments)  # the DaemonSet also passes the agents' arguments
     if given.stay:
         ends = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(

@@ -75,7 +75,7 @@ class DRAPlugin(dra_grpc.DRAPluginServicer):
         self._has_ended = False
 
     def serve(self) -> None:
-        """Answer from now on: this agent alone serves the node, and its record is loaded."""
+        """Start to answer calls: this agent alone serves the node, and its record is loaded."""
         self._serves.set()
 
     def end_streams(self) -> None:

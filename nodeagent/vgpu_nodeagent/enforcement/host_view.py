@@ -62,7 +62,7 @@ _Slots: TypeAlias = Mapping[int, _Slot]
 
 
 class HostView:
-    """Hands containers what the host sees.
+    """Shows containers the host's figures of their processes.
 
     Args:
         allocations: The files of the slot allocations.

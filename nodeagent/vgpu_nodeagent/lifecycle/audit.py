@@ -199,7 +199,7 @@ def _of_claim_allocations(evidence: Evidence) -> Iterator[Finding]:
 def _of_pages(
     evidence: Evidence, claim_allocation: ClaimAllocation, name: str
 ) -> Iterator[Finding]:
-    """Find pages that grant more of a device than their claim is counted for."""
+    """Find pages that grant more of a device than is counted for their claim."""
     for slot_allocation in evidence.state.of_claim(claim_allocation.claim_uid):
         page = evidence.pages.get(slot_allocation.name)
         for limit in page.devices if page is not None else ():

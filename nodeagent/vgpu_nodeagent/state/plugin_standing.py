@@ -85,10 +85,10 @@ class PluginStanding:
         self._connected(now)
 
     def see(self, look: Look, *, now: float) -> bool:
-        """Judge a look; return True if the plugin should register again now.
+        """Use a new observation; return True if the plugin should register again now.
 
         Args:
-            look: The look.
+            look: The observation.
             now: Seconds, monotonic.
         """
         state, problem = self._judge(look)

@@ -1,7 +1,7 @@
-"""A cluster on paper that also knows its pods, so that it can be asked who would make way.
+"""A cluster in a file that also has its pods, to find out which of them would be evicted.
 
-`insight.offline_cluster` decides from the file alone. The search for pods that make way is the
-engine's own, so the file is turned into an engine state, once that is needed.
+`insight.offline_cluster` decides from the file alone. The search for victims is the engine's own,
+so the file is turned into an engine state the first time it is needed.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PaperCluster(Cluster):
         return undo
 
     def preemption(self, question: Question, outcome: Outcome) -> WouldPreempt:
-        """Return who would make way for a refused pod."""
+        """Return the pods that would be evicted for a refused pod, or why none would be."""
         if self._state.pods is None:
             return unknown(self.config, _NO_PODS)
         return self._engine.preemption(question, outcome)
@@ -250,7 +250,7 @@ class PaperCluster(Cluster):
             raise BadDocument(f"{self._source}: {describe(error, within=within)}") from error
 
     def _check_claims(self) -> None:
-        """Refuse a claim of which nothing says whose end frees it."""
+        """Refuse an allocated claim that does not name the pod whose end frees its devices."""
         for at, claim in enumerate(self.all_claims):
             reserved = claim.status.reserved_for
             waits = claim.spec.binding_mode != "Immediate"

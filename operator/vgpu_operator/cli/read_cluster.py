@@ -41,7 +41,7 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
     """Read the objects that decide where a pod is placed. Nothing is written to the cluster.
 
     These are nodes, devices, quotas and claims; and, if that is allowed, pods, disruption budgets,
-    PodGroups and PriorityClasses, which say who makes way for whom. In mode Gate the operator also
+    PodGroups and PriorityClasses, which decide who may be evicted. In mode Gate the operator also
     checks a pod's other demands on a node, so volumes are read as well.
 
     Raises:
@@ -91,7 +91,7 @@ async def read_volumes(api: Api, state: State) -> str:
 
 
 async def read_resource_claims(api: Api, state: State) -> None:
-    """Read ResourceClaims, if allowed; without them every pod counts as not handed over."""
+    """Read ResourceClaims, if allowed; without them, no pod counts as handed over."""
     await _read_if_allowed(api, state, (RESOURCE_CLAIMS,))
 
 

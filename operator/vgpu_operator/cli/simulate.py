@@ -215,7 +215,7 @@ class _Notes:
             self._not_judged[preemption["message"]] = None
 
     def preemption(self, result: Result) -> list[str]:
-        """Return the lines about who makes way; for a group only at the first of its pods."""
+        """Return the lines about the pods to evict; for a group, only at the first of its pods."""
         preemption, group = result.get("preemption"), result.get("group")
         if preemption is None or not _is_known(preemption):
             return []
@@ -237,7 +237,7 @@ class _Notes:
 
 
 def _is_known(preemption: Mapping[str, Any]) -> bool:
-    """Return True if it is known who would make way, or why nobody would."""
+    """Return True if it is known which pods would be evicted, or why none would be."""
     return bool(preemption["nodes"] or preemption["whyNot"])
 
 

@@ -153,7 +153,7 @@ def _amounts(exactly: ExactRequest, path: str, config: ClusterConfig) -> Mapping
             )
         found[nvidia.resource_core_name] = str(percent.numerator)
     elif exactly.device_class_name == dra.HAMI_CLASS:
-        found[nvidia.resource_core_name] = str(_FULL)  # as HAMi's driver has it
+        found[nvidia.resource_core_name] = str(_FULL)  # HAMi's driver also gives all of the compute
     return found
 
 

@@ -346,7 +346,7 @@ class Effector:
             logger.info("pod %s/%s not marked: %s", effect.namespace, effect.name, outcome)
 
     async def _evict_pod(self, effect: effects.EvictPod) -> None:
-        """Try once to evict a pod, and report the outcome if it makes way for another.
+        """Try once to evict a pod, and report the outcome if it is evicted for another pod.
 
         A pod whose claim violates limits is tried again by the engine, which sees it still run.
         """

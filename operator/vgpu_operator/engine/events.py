@@ -353,7 +353,7 @@ class BindingEnded:
 
 @dataclass(frozen=True, slots=True)
 class EvictionEnded:
-    """The outcome of the eviction of a pod that makes way for another.
+    """The outcome of evicting a pod for another one.
 
     Attributes:
         effect: The eviction.

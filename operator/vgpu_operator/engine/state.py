@@ -190,7 +190,7 @@ class ClaimWork:
         self.due[key] = None
 
     def is_settled(self, key: ClaimKey) -> bool:
-        """Return True if no write of ours may still change what is known of the claim."""
+        """Return True if none of our writes can still change the claim."""
         return key not in self.writing and key not in self.unsettled
 
 
@@ -353,7 +353,7 @@ class ResourceClaimWork:
         writing: ResourceClaims with a write in flight.
         backoffs: The back-off of ResourceClaims whose writes fail.
         not_before: The times before which they are not written again.
-        told: The UIDs of ResourceClaims of our classes that are not served and were told so.
+        told: The UIDs of ResourceClaims of our classes that are not served and have an event.
     """
 
     due: dict[ResourceKey, None] = field(default_factory=dict)

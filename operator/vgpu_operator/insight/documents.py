@@ -160,10 +160,10 @@ class QuotaEntry(_Document):
 
 
 class ClusterState(_Document):
-    """A cluster, as far as it affects where a pod is placed and who would make way for it.
+    """The parts of a cluster that decide where a pod is placed and which pods would be evicted.
 
     Pods, disruption budgets, PodGroups and PriorityClasses are objects as in the API server.
-    Without `pods`, as in the files of older versions, nobody knows who would make way.
+    Without `pods`, as in the files of older versions, the pods that would be evicted are unknown.
     """
 
     config: dict[str, Any] = Field(default_factory=dict)

@@ -67,7 +67,7 @@ class Explanation:
         nodes_hidden: The number of nodes that are not shown.
         not_shown: Why no nodes are shown; empty if some are.
         not_judged: The checks that were skipped, with the reason.
-        preemption: Who would make way for it, or why nobody would; None: it does not wait for room.
+        preemption: The pods to evict for it, or why none; None: it does not wait for room.
         group: The places of the pods that wait to start together with it; None: it waits alone.
     """
 
@@ -221,7 +221,7 @@ def _group_of(state: State, pod: GPUPod | None, unread: Unread) -> GroupPlaces |
 
 
 def _who_makes_way(state: State, pod: GPUPod | None, refusal: Refusal | None) -> MakesWay | None:
-    """Return who would make way, or why nobody would; None if the pod need not wait.
+    """Return the pods that would be evicted, or why none would be; None if the pod need not wait.
 
     A pod that would fit by itself may still wait for the rest of its group.
     """

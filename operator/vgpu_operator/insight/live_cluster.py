@@ -257,7 +257,7 @@ class LiveCluster:
     # Preemption and groups.
 
     def preemption(self, question: Question, outcome: Outcome) -> WouldPreempt:
-        """Return who would make way for a refused pod by itself, whatever group it has.
+        """Return the pods that would be evicted for a refused pod alone, without its group.
 
         Later questions see this preemption as begun: its victims are ending, and their devices are
         kept for the pod.
@@ -274,7 +274,7 @@ class LiveCluster:
     def preemption_of_group(
         self, group: GroupKey, questions: Sequence[Question], others: int
     ) -> WouldPreempt:
-        """Return who would make way for a group of which too few pods fit; see `preemption`.
+        """Return the pods that would be evicted for a group that lacks room; see `preemption`.
 
         Args:
             group: The group.

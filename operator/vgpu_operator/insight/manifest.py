@@ -48,19 +48,19 @@ _NAMED = 3
 
 
 class WholeCluster(Judge, Protocol):
-    """A cluster that also knows who would make way for a pod, and which groups there are."""
+    """A cluster that also knows which pods would be evicted, and which groups exist."""
 
     @property
     def priorities(self) -> Priorities:
         """The cluster's PriorityClasses."""
 
     def preemption(self, question: Question, outcome: Outcome) -> WouldPreempt:
-        """Return who would make way for a refused pod by itself, whatever group it has."""
+        """Return the pods that would be evicted for a refused pod alone, without its group."""
 
     def preemption_of_group(
         self, group: GroupKey, questions: Sequence[Question], others: int
     ) -> WouldPreempt:
-        """Return who would make way for a group of which too few pods fit."""
+        """Return the pods that would be evicted for a group that lacks room."""
 
     def know_groups(self, groups: Mapping[GroupKey, PodGroup]) -> None:
         """Count these PodGroups as created."""
@@ -229,7 +229,7 @@ class Answered(Generic[T]):
         outcome: The decision; None if there was none.
         refused: Why it is refused, apart from the decision: an error, or its group.
         warnings: The warnings of admission.
-        preemption: Who would make way; None if it was not refused for want of room.
+        preemption: The pods that would be evicted; None if it was not refused for want of room.
         group: Its group, if it has one.
         priority_unknown: Why its priority is not known; empty if it is.
     """
@@ -348,7 +348,7 @@ class Simulation(ABC, Generic[T]):
         return answer
 
     def _preemption(self, answer: Answered[T]) -> WouldPreempt | None:
-        """Return who would make way for a pod alone; None if it is not refused for want of room."""
+        """Return the pods that would be evicted for a pod alone; None if it does not lack room."""
         question, outcome = answer.question, answer.outcome
         if question is None or outcome is None or not (outcome.refused and outcome.of_nodes):
             return None
@@ -399,7 +399,7 @@ class Simulation(ABC, Generic[T]):
     def _preemption_together(
         self, key: GroupKey, group: GroupAnswer, answers: Sequence[Answered[T]]
     ) -> WouldPreempt | None:
-        """Return who would make way for a group; None if room is not what it lacks."""
+        """Return the pods that would be evicted for a group; None if it does not lack room."""
         questions = [each.question for each in answers if each.question is not None]
         if group.is_mixed or not questions or any(each.standing for each in questions):
             return None

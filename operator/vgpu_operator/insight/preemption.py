@@ -1,4 +1,4 @@
-"""Says which pods would make way for a pod that waits, by the search that the operator preempts by.
+"""Finds the pods that would be evicted for a waiting pod, by the operator's own search.
 
 Nobody is evicted, and preemption need not be enabled: a cluster's administrator should see what it
 would do before turning it on.
@@ -60,7 +60,7 @@ class WouldPreempt:
         message: The same as the other fields, for people.
         nodes: The nodes on which room would be made, several for a group of pods; empty: nobody
             would be preempted.
-        victims: Who would make way, the most important first.
+        victims: The pods that would be evicted, the most important first.
         victims_hidden: The number of victims in namespaces that may not be read.
         why_not: The reason why nobody would be preempted; empty if somebody would.
         not_judged: What the choice leaves out because it could not be read.
@@ -81,10 +81,10 @@ class MakesWay:
 
     Attributes:
         nodes: The nodes on which room would be made.
-        victims: Who would make way.
-        why_not: The reason why nobody would; empty if somebody would.
-        group: The name of the group for which they make way; empty for a pod alone.
-        placed: The pods for which they make way, and their places.
+        victims: The pods that would be evicted.
+        why_not: The reason why no pod would be evicted; else empty.
+        group: The name of the group for which they would be evicted; empty for a pod alone.
+        placed: The pods for which they would be evicted, and their places.
     """
 
     nodes: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class MakesWay:
 
 
 def who_makes_way(state: State, pod: GPUPod | None, refused: Reason | None) -> MakesWay:
-    """Return who would make way for a waiting pod or its group, or why nobody would.
+    """Return the pods that would be evicted for a waiting pod or its group, or why none would be.
 
     Args:
         state: The engine's state; it is not modified.
@@ -162,7 +162,7 @@ def would_preempt(state: State, found: MakesWay, readable: Container[str]) -> Wo
 
 
 def unknown(config: ClusterConfig, why: str) -> WouldPreempt:
-    """Return the answer for a pod of which it is not known who would make way for it."""
+    """Return the answer for a pod if it is not known which pods would be evicted for it."""
     message = f"Not known who would make way: {why}"
     return WouldPreempt(config.scheduling.preemption.enabled, message, not_judged=why)
 

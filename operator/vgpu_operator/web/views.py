@@ -179,7 +179,7 @@ def _sum_of(claims: Iterable[ClaimRow]) -> Document:
 
 
 def _counted(words: Iterable[str]) -> dict[str, int]:
-    """Count words, the most frequent first, then by name."""
+    """Count the words, sorted by frequency and then by name."""
     return dict(sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0])))
 
 

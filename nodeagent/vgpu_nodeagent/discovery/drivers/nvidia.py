@@ -240,8 +240,8 @@ class NvidiaDriver:
             self._lost_in_a_row = 0
             return None
         except pynvml.NVMLError_GpuIsLost:
-            # A GPU of the set has gone. A set of the others is made at once, because NVML keeps no
-            # events while nobody waits; if that fails again, it waits before the next try.
+            # A GPU of the set is lost. Watch the others at once, because NVML keeps no events while
+            # nobody waits; if that fails again, wait before the next try.
             pynvml.nvmlEventSetFree(self._event_set)
             self._event_set = None
             self._lost_in_a_row += 1

@@ -92,7 +92,7 @@ def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
 
     The pod keeps its devices, because its containers may have kept running. If the node no longer
     has these devices, another machine has taken its name; then the devices are released and the pod
-    is decided again.
+    waits for a new decision.
     """
     key, allocation, cache = key_of(claim), claim.status.allocation, state.cache
     node = None if allocation is None else cache.nodes.get(allocation.node_name)
@@ -151,7 +151,7 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def take_back(claim: VGPUClaim, state: State) -> Effect | None:
-    """Release an Immediate claim that makes way for a more important pod; it is decided again."""
+    """Release an Immediate claim in favour of a more important pod; the claim waits again."""
     key, held = key_of(claim), state.reservations.of_claim(key_of(claim))
     why = state.preemptions.taken_back.get(key)
     if why is None:

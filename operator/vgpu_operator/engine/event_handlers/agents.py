@@ -37,7 +37,7 @@ def agent_pod_deleted(uid: str, state: State) -> None:
 
 
 def review_agent(node: str, state: State) -> None:
-    """Note if the agent of a node, if it has one, is lost or back."""
+    """Record that the agent of a node, if there is one, is lost or has come back."""
     agent, known = state.agents.get(node), state.cache.nodes.get(node)
     if agent is None:
         return

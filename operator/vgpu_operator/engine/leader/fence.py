@@ -85,7 +85,7 @@ def may_be_decided(claim: VGPUClaim, node: str) -> bool:
 
     A Binding is posted only after the claim's write has landed. Every earlier write fails against
     that one, and afterwards the devices are never moved. The devices of an Immediate claim are not
-    moved either: it is decided again only after its allocation was seen to be gone. In both cases,
+    moved either: it gets new ones only after its allocation was seen to be gone. In both cases,
     however, the amounts may still be raised.
 
     Args:

@@ -1,8 +1,8 @@
-"""Chooses the pods that make way: on each node as few as possible, then the best node.
+"""Chooses the pods to evict: as few as possible on each node, then the best node.
 
-On one node all less important pods are taken away first. If the waiting pod then fits, they are
-given back one after another, the most important first, for as long as it still fits. The pods that
-cannot be given back are the victims. kube-scheduler finds its victims in the same way
+On each node, all less important pods are first removed in thought. If the waiting pod then fits,
+they are put back one after another, the most important first, for as long as it still fits. The
+pods that cannot be put back are the victims. kube-scheduler finds its victims in the same way
 (SelectVictimsOnNode), and nodes are compared as in its pickOneNodeForPreemption.
 """
 
@@ -38,7 +38,7 @@ class ChosenPlaces:
 
     Attributes:
         shares: What these pods take, by node number.
-        victims: Who makes way for them.
+        victims: The pods that are evicted for them.
     """
 
     shares: Mapping[int, tuple[Share, ...]] = field(default_factory=dict)

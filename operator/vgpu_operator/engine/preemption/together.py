@@ -1,4 +1,4 @@
-"""Chooses who makes way for a pod alone, or for as many pods of a group as must start together.
+"""Chooses the pods to evict for a single pod, or for the pods of a group that must start together.
 
 The pods of a group are planned one after another. Each counts the places of those before it as
 taken, and the victims of those as gone, so the cost is the sum; if too few get a place, nobody
@@ -48,7 +48,7 @@ class Placed:
 
 
 def victims_of(placed: Sequence[Placed]) -> tuple[Victim, ...]:
-    """Return everybody who makes way for a group."""
+    """Return all pods that are evicted for a group."""
     return tuple(victim for each in placed for victim in each.choice.victims)
 
 

@@ -50,7 +50,7 @@ def claims_on(
         preemptor: The pod that needs room.
         node: The node's name.
         also: UIDs of pods that end in any case, such as kube-scheduler's own victims.
-        chosen: Victims that make way for other pods of the preemptor's group, on any node.
+        chosen: The victims for other pods of the preemptor's group, on any node.
     """
     holding = _holding(state, node)
     ending = _ending(state, preemptor, holding, also, chosen)

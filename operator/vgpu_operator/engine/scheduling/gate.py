@@ -246,7 +246,7 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
     try:
         records = records_of(state, pod, claim.spec, allocation, unix_time=int(state.unix))
     except BadInput as error:
-        held.until = state.now  # the pod is decided again
+        held.until = state.now  # the pod waits for a new decision
         note = f"its gate is not lifted: {error}"
         state.outbox.append(RecordEvent(pod.regarding, "Warning", "GateNotLifted", _ACTION, note))
         return None
@@ -291,8 +291,8 @@ def _is_lost(state: State, pod: GPUPod, held: Reservation) -> bool:
 def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:
     """Move a pod for which kube-scheduler finds no room on its node.
 
-    A pod past its gate is deleted, so that its controller replaces it. From a ResourceClaim the
-    allocation is taken, and the pod is decided again.
+    A pod past its gate is deleted, so that its controller replaces it. If the pod has a
+    ResourceClaim, its allocation is removed, and the pod waits for a new decision.
     """
     key, work = key_of(claim), state.gates
     for pod in state.cache.pods_of(key):

@@ -292,7 +292,7 @@ def may_pass(state: State, pod: GPUPod) -> bool:
 
 
 def _pass_together(state: State, key: GroupKey) -> bool:
-    """Let all pods of a group pass that are ready, if these are enough."""
+    """Let all ready pods of a group pass their gates, if they are enough."""
     state.gates.starting.setdefault(key, state.now + START_S)
     ready = [(member, held) for member in members(state, key) if (held := _ready(state, member))]
     is_whole = least_of(state, key) is not None and of_mixed_group(state, key) is None

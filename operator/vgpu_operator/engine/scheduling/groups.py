@@ -74,7 +74,7 @@ def least_of(state: State, key: GroupKey) -> int | None:
 
 
 def others_of(state: State, key: GroupKey) -> int:
-    """Return the number of the group's pods without GPUs, which no Filter or Bind of ours asks."""
+    """Return the number of the group's pods without GPUs, which the extender never sees."""
     return state.cache.others_of_group(key)
 
 
