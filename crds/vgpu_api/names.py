@@ -90,7 +90,9 @@ HAMI_DEVICE_WEIGHTS = "hami.io/device-scoring-weights"
 HAMI_NODE_REGISTER = "hami.io/node-nvidia-register"
 HAMI_NODE_SCORE = "hami.io/node-nvidia-score"
 HAMI_NODE_HANDSHAKE = "hami.io/node-handshake"
-NODE_ANNOTATIONS = (HAMI_NODE_REGISTER, HAMI_NODE_SCORE, HAMI_NODE_HANDSHAKE)
+HAMI_NODE_RECORDS = (HAMI_NODE_REGISTER, HAMI_NODE_SCORE, HAMI_NODE_HANDSHAKE)
+"""HAMi's annotations of a Node, which our agent writes, too."""
+NODE_ANNOTATIONS = (*HAMI_NODE_RECORDS, ANNOTATION_FROM_HAMI)
 """All annotations that we write to Nodes; `kubectl vgpu uninstall` removes them."""
 HAMI_DEVICE_CORDON = "hami.io/device-cordon"
 HAMI_WEBHOOK_LABEL = "hami.io/webhook"

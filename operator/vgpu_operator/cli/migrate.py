@@ -284,7 +284,7 @@ class Migration:
                 f"node {name}: HAMi's scheduler does not show that it has forgotten the node; a "
                 "pod that it binds there does not start, and its event says so"
             )
-        await self._patch(node, annotations=dict.fromkeys(names.NODE_ANNOTATIONS))
+        await self._patch(node, annotations=dict.fromkeys(names.HAMI_NODE_RECORDS))
         return True
 
     async def _hold(self, pod: RecordedPod, node: Node, found: HamiNode) -> None:

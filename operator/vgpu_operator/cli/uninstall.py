@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from vgpu_api.names import FINALIZER_IN_USE, NODE_ANNOTATIONS, PART_OF_LABEL
+from vgpu_api.names import (
+    ANNOTATION_FROM_HAMI,
+    FINALIZER_IN_USE,
+    LABEL_NODE_AGENT,
+    NODE_ANNOTATIONS,
+    PART_OF_LABEL,
+)
 from vgpu_api.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
@@ -331,8 +337,12 @@ class Uninstall:
     async def _unmark(self, node: Object) -> None:
         name, metadata, status = _name(node), node["metadata"], node.get("status") or {}
         annotations = {key: None for key in NODE_ANNOTATIONS if _annotated(metadata, key)}
+        # A node that was taken over from HAMi has the label from `kubectl vgpu migrate`. On other
+        # nodes the label is the administrator's, such as `off`, and stays.
+        labels = {LABEL_NODE_AGENT: None} if ANNOTATION_FROM_HAMI in annotations else {}
         if annotations:
-            await self._api.merge_patch(NODES, name, {"metadata": {"annotations": annotations}})
+            written = {"metadata": {"annotations": annotations, "labels": labels}}
+            await self._api.merge_patch(NODES, name, written)
         shown = {
             amounts: {self._resource: None}
             for amounts in ("capacity", "allocatable")

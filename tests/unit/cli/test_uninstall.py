@@ -15,8 +15,11 @@ from memory_api import MemoryApi
 from vgpu_api.names import (
     AGENT_LABELS,
     AGENT_NAMESPACE,
+    ANNOTATION_FROM_HAMI,
     FINALIZER_IN_USE,
     HAMI_NODE_REGISTER,
+    LABEL_NODE_AGENT,
+    ON,
     OPERATOR_USER,
 )
 from vgpu_api.resources import (
@@ -185,6 +188,26 @@ async def test_nothing_is_left_and_what_is_not_ours_stays() -> None:
     node = cluster.objects[("nodes", "", "node-1")]
     assert node["metadata"]["annotations"] == {"other/one": "stays"}
     assert node["status"]["capacity"] == {"cpu": "8"}
+
+
+async def test_a_node_that_was_taken_over_from_hami_keeps_no_trace_of_that() -> None:
+    cluster = installed()
+    node = cluster.objects[("nodes", "", "node-1")]
+    node["metadata"]["labels"] = {LABEL_NODE_AGENT: ON, "pool": "stays"}
+    node["metadata"]["annotations"] = {ANNOTATION_FROM_HAMI: "{}"}
+    node["status"]["capacity"] = {"cpu": "8"}
+    assert await carried_out(cluster) == []
+    metadata = cluster.objects[("nodes", "", "node-1")]["metadata"]
+    assert (metadata["annotations"], metadata["labels"]) == ({}, {"pool": "stays"})
+
+
+async def test_a_label_that_keeps_the_agent_away_stays_with_its_administrator() -> None:
+    cluster = installed()
+    node = cluster.objects[("nodes", "", "node-1")]
+    node["metadata"]["labels"] = {LABEL_NODE_AGENT: "off"}
+    assert await carried_out(cluster) == []
+    left = cluster.objects[("nodes", "", "node-1")]["metadata"]["labels"]
+    assert left == {LABEL_NODE_AGENT: "off"}
 
 
 async def test_the_order_is_the_one_in_which_nothing_waits_for_what_has_gone() -> None:
