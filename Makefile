@@ -220,9 +220,8 @@ bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.j
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
 
-release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digests: VERSION= IMAGES="NAME=REFERENCE ..." PUBLISHED_AT= -> build/release
-	@test -n "$(VERSION)" || { echo "make release VERSION=MAJOR.MINOR.PATCH" >&2; exit 2; }
-	@PYTHONPATH=tests $(BIN)/python -m release build/release --version $(VERSION) $(foreach image,$(IMAGES),--image $(image)) $(if $(PUBLISHED_AT),--published-at $(PUBLISHED_AT))
+release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digests: IMAGES="NAME=REFERENCE ..." PUBLISHED_AT= -> build/release
+	@PYTHONPATH=tests $(BIN)/python -m release build/release $(if $(VERSION),--version $(VERSION)) $(foreach image,$(IMAGES),--image $(image)) $(if $(PUBLISHED_AT),--published-at $(PUBLISHED_AT))
 
 images-check: $(SETUP)  ## the images, built twice, are the same to the byte (root; 5 min)
 	@bash tests/cluster/cluster.sh build

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 CLUSTER = Path(__file__).parent / "cluster"
-WORKLOAD = "vgpu/workload:dev"
+WORKLOAD = "registry.invalid/vgpu/workload:dev"
 SYSTEM, AGENTS = "vgpu-system", "vgpu-node"
 
 

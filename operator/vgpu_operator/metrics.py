@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from prometheus_client import Counter, Gauge, Histogram
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
+BUILD_INFO = Gauge(
+    "vgpu_build_info", "Always 1; the label is the version of the program.", ["version"]
+)
+BUILD_INFO.labels(version("vgpu")).set(1)
 SCHEDULING_ATTEMPTS = Counter(
     "vgpu_scheduling_attempts_total", "Decisions taken.", ["result", "reason"]
 )

@@ -3,7 +3,8 @@
 # changed. No registry is needed: their bases are root file systems made from Debian's packages. The same sources make
 # the same bytes (images_check.sh). With NAME... only these are made; IMAGES_OUT names another folder for them;
 # IMAGES_ANEW=1 ignores layers of an earlier build.
-#   vgpu/operator:dev  vgpu/nodeagent:dev (with the simulated driver)  vgpu/workload:dev  vgpu/kube:dev  vgpu/pause:dev
+# Their names are registry.invalid/vgpu/NAME:dev, which no registry can have (RFC 6761): operator, nodeagent (with the
+# simulated driver), workload, kube and pause.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
@@ -72,9 +73,9 @@ for name in "${stale[@]}"; do
   # shellcheck disable=SC2086
   buildah build --quiet $layers --timestamp=315532800 --isolation=chroot ${target[$name]:-} \
     --build-arg=BUILDER=localhost/builder --build-arg=BASE=localhost/runtime \
-    --file="${file[$name]:-tests/cluster/images/$name.Dockerfile}" --tag="docker.io/vgpu/$name:dev" "${context[$name]:-.}" >/dev/null
+    --file="${file[$name]:-tests/cluster/images/$name.Dockerfile}" --tag="registry.invalid/vgpu/$name:dev" "${context[$name]:-.}" >/dev/null
   rm -f "$out/$name.tar"
-  buildah push --quiet "docker.io/vgpu/$name:dev" "docker-archive:$out/$name.tar:docker.io/vgpu/$name:dev"
+  buildah push --quiet "registry.invalid/vgpu/$name:dev" "docker-archive:$out/$name.tar:registry.invalid/vgpu/$name:dev"
   echo "$stamp" > "$out/$name.stamp"
 done
 buildah rm --all >/dev/null

@@ -49,9 +49,9 @@ for name; do
   echo "images-arm64: making $name"
   buildah build --quiet --arch=arm64 --timestamp=315532800 --isolation=chroot \
     --build-arg=BUILDER=localhost/builder --build-arg=BASE=localhost/runtime \
-    --file="$context/$name/Dockerfile" --tag="docker.io/vgpu/$name:dev" "$context" >/dev/null
-  [ "$(buildah inspect --format '{{.OCIv1.Architecture}}' "docker.io/vgpu/$name:dev")" = arm64 ]
-  container=$(buildah from "docker.io/vgpu/$name:dev")
+    --file="$context/$name/Dockerfile" --tag="registry.invalid/vgpu/$name:dev" "$context" >/dev/null
+  [ "$(buildah inspect --format '{{.OCIv1.Architecture}}' "registry.invalid/vgpu/$name:dev")" = arm64 ]
+  container=$(buildah from "registry.invalid/vgpu/$name:dev")
   buildah run --isolation=chroot "$container" -- sh -euc "${starts[$name]}" >/dev/null
   if [ "$name" = nodeagent ]; then
     # The shadow is only loaded together with the library, so just its ELF head is checked.
@@ -65,6 +65,6 @@ for name in ("libvgpu.so", "shadow/libcuda.so.1"):
 ctypes.CDLL(folder / "libvgpu.so")'
   fi
   rm -f "$out/$name.tar"
-  buildah push --quiet "docker.io/vgpu/$name:dev" "docker-archive:$out/$name.tar:docker.io/vgpu/$name:dev"
+  buildah push --quiet "registry.invalid/vgpu/$name:dev" "docker-archive:$out/$name.tar:registry.invalid/vgpu/$name:dev"
   echo "images-arm64: $name starts ($(du -m "$out/$name.tar" | cut -f1) MB, $out/$name.tar)"
 done

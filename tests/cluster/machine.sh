@@ -54,7 +54,7 @@ oom_score = 0
 [plugins.'io.containerd.cri.v1.images']
   snapshotter = "overlayfs"
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
-    sandbox = "docker.io/vgpu/pause:dev"
+    sandbox = "registry.invalid/vgpu/pause:dev"
 [plugins.'io.containerd.cri.v1.runtime']
   disable_apparmor = true
   restrict_oom_score_adj = true

@@ -53,7 +53,7 @@ class Helm:
     def put(self, verb: str, **values: object) -> None:
         """Install or upgrade with values that differ from the chart's defaults."""
         file = self._folder / "values.yaml"
-        images = {"scheduler": "vgpu/kube:dev"}
+        images = {"scheduler": "registry.invalid/vgpu/kube:dev"}
         file.write_text(yaml.safe_dump({"images": images, **values}))
         self.run(
             *(verb, RELEASE, str(self._folder / "chart"), f"--values={file}"),
@@ -82,7 +82,7 @@ def _a_renderer(folder: Path) -> Path:
         "resources": ["rendered.yaml"],
         "configMapGenerator": [{**machine, "files": ["machine.txt", "set-up.sh"]}],
         "patches": [{"path": name} for name in patches],
-        "images": [{"name": "vgpu/nodeagent", "newTag": "dev"}],
+        "images": [{"name": "registry.invalid/vgpu/nodeagent", "newTag": "dev"}],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     program = folder / "render.sh"

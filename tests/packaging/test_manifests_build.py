@@ -46,6 +46,23 @@ def with_components(folder: Path, *components: str) -> list[Any]:
     return built(folder)
 
 
+@pytest.mark.parametrize("image", ["operator", "nodeagent"])
+def test_every_image_is_labelled_with_the_version_of_the_package(image: str) -> None:
+    text = (MANIFESTS.parent / image / "Dockerfile").read_text()
+    project = tomllib.loads((MANIFESTS.parent / "pyproject.toml").read_text())["project"]
+    assert f"org.opencontainers.image.version={project['version']} " in text
+
+
+@pytest.mark.parametrize("overlay", sorted(f.name for f in (MANIFESTS / "overlays").iterdir()))
+def test_no_image_can_come_from_a_registry_that_somebody_else_could_fill(overlay: str) -> None:
+    """`vgpu/operator` would be an image of whoever has that name on Docker Hub."""
+    text = yaml.safe_dump_all(built(MANIFESTS / "overlays" / overlay))
+    images = {line.partition("image: ")[2] for line in text.splitlines() if "image: " in line}
+    places = {image.rpartition("/")[0] for image in images}
+    assert places <= {"registry.invalid/vgpu", "registry.k8s.io"}
+    assert "registry.invalid/vgpu" in places
+
+
 def test_every_object_is_labelled_with_the_version_of_the_package(default: list[Any]) -> None:
     project = tomllib.loads((MANIFESTS.parent / "pyproject.toml").read_text())["project"]
     labels = [each["metadata"]["labels"] for each in default]

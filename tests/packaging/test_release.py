@@ -15,12 +15,13 @@ import pytest
 import yaml
 
 from release.__main__ import main
-from release.chart import COMPONENTS, chart, kustomized, value_of
+from release.chart import COMPONENTS, NOWHERE, chart, kustomized, project_version, value_of
 
 pytestmark = pytest.mark.tools
 
 DIGEST = "registry.example/vgpu@sha256:" + "a" * 64
-ARGUMENTS = ("--version", "1.2.3", "--image", f"vgpu/operator={DIGEST}")
+ARGUMENTS = ("--image", f"operator={DIGEST}")
+VERSION = project_version()
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,9 @@ def test_every_file_has_its_digest(release: Path):
     for name, digest in sums.items():
         assert hashlib.sha256((release / name).read_bytes()).hexdigest() == digest
     names = {path.name for path in files}
-    assert names >= {"crds.yaml", "default.yaml", "sbom.cdx.json", "vgpu-1.2.3.tgz"}
-    assert any(name.endswith(".whl") for name in names)
-    assert names >= {"krew.yaml", "kubectl-vgpu-1.2.3.tar.gz"}
+    assert names >= {"crds.yaml", "default.yaml", "sbom.cdx.json", f"vgpu-{VERSION}.tgz"}
+    assert any(name.startswith(f"vgpu-{VERSION}-") and name.endswith(".whl") for name in names)
+    assert names >= {"krew.yaml", f"kubectl-vgpu-{VERSION}.tar.gz"}
 
 
 def test_images_are_those_that_were_given_and_the_others_have_the_version(release: Path):
@@ -51,12 +52,12 @@ def test_images_are_those_that_were_given_and_the_others_have_the_version(releas
         assert "nodeagent:dev" not in text
     default = (release / "manifests" / "default.yaml").read_text()
     assert f"image: {DIGEST}" in default
-    assert "image: vgpu/nodeagent:1.2.3" in default
-    with tarfile.open(release / "vgpu-1.2.3.tgz") as archive:
+    assert f"image: {NOWHERE}/nodeagent:{VERSION}" in default
+    with tarfile.open(release / f"vgpu-{VERSION}.tgz") as archive:
         values = archive.extractfile("vgpu/values.yaml")
         assert values is not None
         images = yaml.safe_load(values.read())["images"]
-    assert (images["operator"], images["nodeagent"]) == (DIGEST, "vgpu/nodeagent:1.2.3")
+    assert (images["operator"], images["nodeagent"]) == (DIGEST, f"{NOWHERE}/nodeagent:{VERSION}")
 
 
 def test_the_same_tree_makes_the_same_bytes(release: Path, tmp_path: Path):
@@ -78,8 +79,8 @@ def test_the_bill_of_materials_names_what_runs_and_no_test_tool(release: Path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--version", "one"), "MAJOR.MINOR.PATCH"),
-        (("--version", "1.0.0", "--image", "other=x"), "vgpu/operator=REFERENCE"),
+        (("--version", "1.0.1"), f"pyproject.toml has {VERSION!r}"),
+        (("--image", "other=x"), "operator=REFERENCE"),
     ],
 )
 def test_a_wrong_argument_is_named(

@@ -1,11 +1,12 @@
 """Write all files of a release into one folder, with their digests.
 
-    make release VERSION=1.2.3 IMAGES="vgpu/operator=REPOSITORY@sha256:... vgpu/nodeagent=..."
+    make release IMAGES="operator=REPOSITORY@sha256:... nodeagent=..."
 
 The folder has `manifests/` (the CRDs, the default overlay, and that overlay with each component),
 the Helm chart, the wheel with the commands, `kubectl vgpu` as a plugin for krew, a CycloneDX bill
 of materials of the packages that the images install, and `SHA256SUMS`. Images are named by digest
-if `IMAGES` gives one. The same tree and arguments make the same bytes.
+if `IMAGES` gives one. The same tree and arguments make the same bytes. Everything has the version of
+`pyproject.toml`, because the programs report that one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ import yaml
 
 from manual.words import ROOT
 from release import krew
-from release.chart import COMPONENTS, chart, kustomized
+from release.chart import COMPONENTS, NOWHERE, chart, kustomized, project_version
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 PUBLISHED_AT = "https://example.com/vgpu"
 """The default: krew needs an address, and takes `--archive` in place of it."""
+_OURS = ("operator", "nodeagent")
 _EPOCH = 315_532_800
 """1980: the first year that a zip knows."""
 
@@ -44,22 +46,22 @@ class BadArgument(Exception):
     """An argument that cannot be used, with the reason."""
 
 
-def write(
-    folder: Path, version: str, images: Mapping[str, str], published_at: str = PUBLISHED_AT
-) -> list[Path]:
+def write(folder: Path, images: Mapping[str, str], published_at: str = PUBLISHED_AT) -> list[Path]:
     """Write the release; return its files.
 
     Args:
         folder: The folder to write into; it is created and must be empty.
-        version: The version of everything in the release.
-        images: Image references by the image names in the manifests.
+        images: References of the images `operator` and `nodeagent`.
         published_at: The URL of the folder that will serve the files, for krew.
 
     Raises:
         BadArgument: One of the arguments cannot be used.
     """
-    if not _VERSION.fullmatch(version):
-        raise BadArgument(f"VERSION: Invalid value: {version!r}: MAJOR.MINOR.PATCH")
+    version = project_version()
+    if not _VERSION.fullmatch(version):  # a chart's version must have this form
+        raise BadArgument(
+            f"pyproject.toml: project.version: Invalid value: {version!r}: MAJOR.MINOR.PATCH"
+        )
     if folder.exists() and any(folder.iterdir()):
         raise BadArgument(f"{folder} is not empty")
     files = {
@@ -95,8 +97,9 @@ def _manifests() -> dict[str, str]:
 
 def _with_images(text: str, images: Mapping[str, str], version: str) -> str:
     """Set images to the given references; our other images get the version as their tag."""
-    for name in ("vgpu/operator", "vgpu/nodeagent"):
-        text = text.replace(f"{name}:dev", images.get(name, f"{name}:{version}"))
+    for name in _OURS:
+        place = f"{NOWHERE}/{name}"
+        text = text.replace(f"{place}:dev", images.get(name, f"{place}:{version}"))
     return text
 
 
@@ -178,8 +181,8 @@ def _digest(path: Path) -> str:
 
 def _image(word: str) -> tuple[str, str]:
     name, separator, reference = word.partition("=")
-    if not separator or name not in ("vgpu/operator", "vgpu/nodeagent") or not reference:
-        raise BadArgument(f"IMAGES: {word!r}: vgpu/operator=REFERENCE or vgpu/nodeagent=REFERENCE")
+    if not separator or name not in _OURS or not reference:
+        raise BadArgument(f"IMAGES: {word!r}: operator=REFERENCE or nodeagent=REFERENCE")
     return name, reference
 
 
@@ -187,13 +190,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m release FOLDER`."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--version", required=True)
+    parser.add_argument("--version", default=project_version(), help="refuse any other version")
     parser.add_argument("--image", action="append", default=[], metavar="NAME=REFERENCE")
     parser.add_argument("--published-at", default=PUBLISHED_AT, metavar="URL")
     given = parser.parse_args(arguments)
     try:
         images = dict(map(_image, given.image))
-        files = write(given.folder, given.version, images, given.published_at)
+        if given.version != project_version():
+            raise BadArgument(
+                f"VERSION: Invalid value: {given.version!r}: pyproject.toml has "
+                f"{project_version()!r}, which the programs report"
+            )
+        files = write(given.folder, images, given.published_at)
     except BadArgument as error:
         print(f"release: {error}", file=sys.stderr)
         return 2

@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -35,9 +36,11 @@ Key: TypeAlias = tuple[str, str, str, str]
 Objects: TypeAlias = Mapping[Key, Mapping[str, Any]]
 
 _CRD = "CustomResourceDefinition"
+NOWHERE = "registry.invalid/vgpu"
+"""Where the manifests' own images are: no registry can have this name (RFC 6761)."""
 _IMAGES = {
-    "vgpu/operator": "operator",
-    "vgpu/nodeagent": "nodeagent",
+    f"{NOWHERE}/operator": "operator",
+    f"{NOWHERE}/nodeagent": "nodeagent",
     "registry.k8s.io/kube-scheduler": "scheduler",
 }
 _KUBELET = {
@@ -82,10 +85,9 @@ WARNING: alerts link to {{ .Values.runbooks }}, which is an example.
 Set runbooks to the address of docs/operations/monitoring.md, published where you read it.
 {{- end }}
 {{- range $name, $image := .Values.images }}
-{{- if hasPrefix "vgpu/" $image }}
+{{- if hasPrefix "registry.invalid/" $image }}
 
-WARNING: images.{{ $name }} is {{ $image }}, which no public registry has. Unless it is on the
-nodes, push the image to a registry of yours and set images.{{ $name }} to its reference.
+WARNING: images.{{ $name }} is {{ $image }}, which no registry has. Unless it is on the nodes, push the image to a registry of yours and set images.{{ $name }} to its reference.
 {{- end }}
 {{- end }}
 
@@ -174,6 +176,12 @@ def value_of(component: str) -> str:
     """Return the name of a component's value, in camelCase."""
     first, *others = component.split("-")
     return first + "".join(word.capitalize() for word in others)
+
+
+@cache
+def project_version() -> str:
+    """Return the version in pyproject.toml."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
 @cache
@@ -339,9 +347,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m release.chart FOLDER`."""
     parser = argparse.ArgumentParser(prog="python -m release.chart", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--version", default="0.1.0")
     given = parser.parse_args(arguments)
-    write(given.folder, given.version)
+    write(given.folder, project_version())
     return 0
 
 

@@ -36,7 +36,7 @@ def agent_pod(node: str) -> Object:
         },
         "spec": {
             "nodeName": node,
-            "containers": [{"name": "nodeagent", "image": "vgpu/nodeagent"}],
+            "containers": [{"name": "nodeagent", "image": "registry.invalid/vgpu/nodeagent"}],
             "tolerations": [{"operator": "Exists"}],
         },
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -19,6 +20,7 @@ class Metrics:
     """The agent's metrics; names and units as documented for operations."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    build_info: Gauge = field(init=False)
     registrations: Counter = field(init=False)
     plugin_connected: Gauge = field(init=False)
     plugin_losses: Counter = field(init=False)
@@ -36,6 +38,13 @@ class Metrics:
 
     def __post_init__(self) -> None:
         r = self.registry
+        self.build_info = Gauge(
+            "vgpu_build_info",
+            "Always 1; the label is the version of the program.",
+            ["version"],
+            registry=r,
+        )
+        self.build_info.labels(version("vgpu")).set(1)
         self.registrations = Counter(
             "vgpu_agent_registrations_total", "Registrations with the kubelet.", registry=r
         )

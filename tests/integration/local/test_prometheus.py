@@ -14,6 +14,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,10 @@ def test_scraped_series_keep_the_tenants_labels_and_every_rule_evaluates_on_them
         until(cluster, lambda: bool(server.series(used)))
         assert labels(server.series(used), "namespace", "pod", "container") == {
             ("default", "uses", "main")
+        }
+        assert labels(server.series("vgpu_build_info"), "service", "version") == {
+            (f"vgpu-{program}-metrics", version("vgpu"))
+            for program in ("operator", "webhook", "nodeagent")
         }
         # A series without such a label gets the label of the scraped pod.
         assert labels(server.series("vgpu_device_healthy"), "namespace", "pod") == {

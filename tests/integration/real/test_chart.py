@@ -138,7 +138,7 @@ def test_the_notes_warn_of_what_would_not_work_and_of_nothing_else(
     assert "WARNING" not in quiet
     named = notes(helm, chart, tmp_path / "b")
     assert named.count("WARNING") == 2
-    assert "images.operator is vgpu/operator:dev" in named
+    assert "images.operator is registry.invalid/vgpu/operator:dev" in named
     old = notes(helm, chart, tmp_path / "c", *images, "--kube-version=1.35.2")
     assert old.count("WARNING") == 1
     assert "components.agentsReadAllPods=true" in old
