@@ -160,7 +160,18 @@ FLEET = Dashboard(
                 width=12,
                 stacked=True,
             ),
-            Panel("Longest wait", {"{{namespace}}": "vgpu_claims_refused_seconds"}, "s", width=12),
+            Panel(
+                "Longest wait",
+                {"{{namespace}} {{reason}}": "vgpu_claims_refused_seconds"},
+                "s",
+                width=12,
+            ),
+            Panel(
+                "Quotas used",
+                {"{{namespace}} {{quota}} {{resource}}": "vgpu_quota_used / (vgpu_quota_hard > 0)"},
+                "percentunit",
+                width=12,
+            ),
         ),
         "Devices": (
             Panel(

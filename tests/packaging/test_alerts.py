@@ -100,8 +100,8 @@ CASES: Mapping[str, Case] = {
         minutes=90,
     ),
     "VGPUClaimsRefused": Case(
-        {'vgpu_claims_refused_seconds{namespace="a"}': "0+60x60"},
-        {'vgpu_claims_refused_seconds{namespace="a"}': "600x60"},
+        {'vgpu_claims_refused_seconds{namespace="a",reason="r"}': "0+60x60"},
+        {'vgpu_claims_refused_seconds{namespace="a",reason="r"}': "600x60"},
     ),
     "VGPUNodeRejectsPods": Case(
         {'vgpu_node_rejected_controllers{node="n",pod="a"}': "0x50 2x10"},

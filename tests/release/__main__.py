@@ -5,8 +5,8 @@
 The folder has `manifests/` (the CRDs, the default overlay, and that overlay with each component),
 the Helm chart, the wheel with the commands, `kubectl vgpu` as a plugin for krew, a CycloneDX bill
 of materials of the packages that the images install, and `SHA256SUMS`. Images are named by digest
-if `IMAGES` gives one. The same tree and arguments make the same bytes. Everything has the version of
-`pyproject.toml`, because the programs report that one.
+if `IMAGES` gives one. The same tree and arguments make the same bytes. Everything has the version
+of `pyproject.toml`, because the programs report that one.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ Set runbooks to the address of docs/operations/monitoring.md, published where yo
 {{- range $name, $image := .Values.images }}
 {{- if hasPrefix "registry.invalid/" $image }}
 
-WARNING: images.{{ $name }} is {{ $image }}, which no registry has. Unless it is on the nodes, push the image to a registry of yours and set images.{{ $name }} to its reference.
+WARNING: images.{{ $name }} is {{ $image }}, which no registry has.
+Unless it is on the nodes, push the image to a registry of yours and set images.{{ $name }}
+to its reference.
 {{- end }}
 {{- end }}
 

@@ -20,7 +20,7 @@ from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
 from vgpu_operator.ledger.device_table import DeviceTable
-from vgpu_operator.ledger.quotas import Quotas
+from vgpu_operator.ledger.quotas import QuotaAmount, Quotas
 from vgpu_operator.ledger.shares import (
     NOTHING,
     ClaimKey,
@@ -242,6 +242,10 @@ class Ledger:
         """Return the amounts that quotas leave for the pod of a claim."""
         record = self._records.get(ClaimKey(*key))
         return self._quotas.left(key[0], None if record is None else record.scopes)
+
+    def quota_amounts(self) -> Iterator[QuotaAmount]:
+        """Yield every limit of every quota and its usage; another thread may call this."""
+        return self._quotas.amounts()
 
     def exceeded_quotas(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None

@@ -71,6 +71,25 @@ class _Quota:
     held: _QuotaUse
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaAmount:
+    """One limit of a quota and how much of it is used.
+
+    Attributes:
+        namespace: The namespace.
+        name: The quota's name.
+        resource: The resource as the quota spells it.
+        used: What claims hold, in MiB, percent of compute or devices.
+        hard: The limit in the same unit.
+    """
+
+    namespace: str
+    name: str
+    resource: str
+    used: int
+    hard: int
+
+
 class Quotas:
     """The quotas and the usage of all namespaces.
 
@@ -159,6 +178,14 @@ class Quotas:
                     free = limit.hard - getattr(quota.held, limit.amount)
                     left[limit.amount] = min(left.get(limit.amount, free), free)
         return Budget(**left) if left else UNLIMITED
+
+    def amounts(self) -> Iterator[QuotaAmount]:
+        """Yield every limit and its usage; another thread may call this."""
+        for namespace, quotas in list(self._quotas.items()):
+            for name, quota in list(quotas.items()):
+                for limit in quota.limits:
+                    used = getattr(quota.held, limit.amount)
+                    yield QuotaAmount(namespace, name, limit.resource, used, limit.hard)
 
     def exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None

@@ -142,6 +142,11 @@ def labels(series: list[dict[str, Any]], *names: str) -> set[tuple[str, ...]]:
     return {tuple(each["metric"].get(name, "") for name in names) for each in series}
 
 
+def amounts(server: Prometheus, metric: str) -> dict[str, float]:
+    found = server.series(f'{metric}{{namespace="default",quota="full"}}')
+    return {each["metric"]["resource"]: float(each["value"][1]) for each in found}
+
+
 def test_scraped_series_keep_the_tenants_labels_and_every_rule_evaluates_on_them(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -174,6 +179,8 @@ def test_scraped_series_keep_the_tenants_labels_and_every_rule_evaluates_on_them
             hidden = server.series(f'{{__name__=~".+",exported_{name}!=""}}')
             assert hidden == [], f"a scrape overwrote the label {name}"
         until(cluster, lambda: bool(server.series('vgpu_claims_refused{namespace="default"}')))
+        assert amounts(server, "vgpu_quota_used") == {"limits.nvidia.com/gpumem": 4096}
+        assert amounts(server, "vgpu_quota_hard") == {"limits.nvidia.com/gpumem": 5000}
 
         until(cluster, lambda: all(rule["health"] != "unknown" for rule in server.rules()))
         failed = [(rule["name"], rule.get("lastError")) for rule in server.rules()]

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from builders import a_claim, a_request, an_allocated_device, an_allocation
 from vgpu_api.config import ClusterConfig
+from vgpu_api.core import ResourceQuota
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import Condition, VGPUClaim, VGPUClaimStatus
 from vgpu_client.clock import Clock
@@ -20,13 +21,18 @@ from vgpu_operator.ledger import Ledger
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
-def exposed(*claims: VGPUClaim, leads: bool = True) -> CollectorRegistry:
+def exposed(
+    *claims: VGPUClaim, quota: ResourceQuota | None = None, leads: bool = True
+) -> CollectorRegistry:
     registry = CollectorRegistry()
     config = ClusterConfig()
     state = State(config, Ledger(config=config), lambda: "")
     state.unix = NOW
+    if quota is not None:
+        state.ledger.apply_quota(quota)
     for claim in claims:
         state.cache.put_claim(claim)
+        state.ledger.apply_claim(claim)
     engine = Engine(state, Mock(spec=Effector), Clock(), lambda: leads)
     registry.register(ClaimsCollector(engine))
     return registry
@@ -51,13 +57,37 @@ def test_refused_claims_are_counted_by_reason_and_the_longest_wait_is_shown():
     registry = exposed(
         refused("x", "CardInsufficientMemory", "2025-12-31T23:59:00Z"),
         refused("y", "CardInsufficientMemory", "2025-12-31T23:50:00Z"),
+        refused("q", "ResourceQuotaNotFit", "2025-12-31T23:00:00Z"),
         refused("z", "WaitingForPod", "2025-12-31T00:00:00Z"),
     )
+    of_quota = {"namespace": "a", "reason": "ResourceQuotaNotFit"}
+    assert registry.get_sample_value("vgpu_claims_refused_seconds", of_quota) == 3600
     labels = {"namespace": "a", "reason": "CardInsufficientMemory"}
     assert registry.get_sample_value("vgpu_claims_refused", labels) == 2
-    assert registry.get_sample_value("vgpu_claims_refused_seconds", {"namespace": "a"}) == 600
+    assert registry.get_sample_value("vgpu_claims_refused_seconds", labels) == 600
     waiting = {"namespace": "a", "reason": "WaitingForPod"}
     assert registry.get_sample_value("vgpu_claims_refused", waiting) is None
+
+
+def a_quota(**hard: str) -> ResourceQuota:
+    metadata = {"name": "gpus", "namespace": "default", "resourceVersion": "1"}
+    return ResourceQuota.model_validate({"metadata": metadata, "spec": {"hard": hard}})
+
+
+def test_each_limit_of_a_quota_on_devices_is_shown_with_what_claims_hold_of_it():
+    quota = a_quota(**{"limits.nvidia.com/gpumem": "8Gi", "requests.nvidia.com/gpu": "2"})
+    allocation = an_allocation(an_allocated_device(request="main", memory_mib=3000))
+    claim = a_claim(requests=[a_request(memory="3000Mi")], allocation=allocation)
+    registry = exposed(claim, quota=quota)
+    for resource, used, hard in (
+        ("limits.nvidia.com/gpumem", 3000, 8192),
+        ("requests.nvidia.com/gpu", 1, 2),
+    ):
+        labels = {"namespace": "default", "quota": "gpus", "resource": resource}
+        assert registry.get_sample_value("vgpu_quota_used", labels) == used
+        assert registry.get_sample_value("vgpu_quota_hard", labels) == hard
+    follows = exposed(claim, quota=quota, leads=False)
+    assert follows.get_sample_value("vgpu_quota_hard", labels) is None
 
 
 def test_what_namespaces_hold_of_a_device_counts_init_containers_once():

@@ -27,6 +27,7 @@ from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.preemption.open_preemptions import Result
 from vgpu_operator.engine.state import Avoided
 from vgpu_operator.errors import NotLeading
+from vgpu_operator.ledger.quotas import QuotaAmount
 
 
 class ClaimsCollector(Collector):
@@ -44,9 +45,11 @@ class ClaimsCollector(Collector):
         claims: list[VGPUClaim] = []
         avoided: list[tuple[str, Avoided]] = []
         groups: list[GroupKey] = []
+        quotas: list[QuotaAmount] = []
         if self._leads():
             groups = state.queue.groups()
             claims = list(state.cache.claims())
+            quotas = list(state.ledger.quota_amounts())
             avoided = [
                 each for nodes in list(state.avoidance.of.values()) for each in list(nodes.items())
             ]
@@ -56,6 +59,7 @@ class ClaimsCollector(Collector):
         yield from _allocated(claims)
         yield _rejecting(avoided)
         yield _gangs(groups)
+        yield from _quota_amounts(quotas)
 
     def _leads(self) -> bool:
         try:
@@ -84,21 +88,21 @@ def _refusals(claims: list[VGPUClaim], unix: float) -> Iterator[Metric]:
     longest = GaugeMetricFamily(
         "vgpu_claims_refused_seconds",
         "The longest time that a claim has been refused for.",
-        labels=("namespace",),
+        labels=("namespace", "reason"),
     )
     counts: dict[tuple[str, str], int] = defaultdict(int)
-    waits: dict[str, float] = {}
+    waits: dict[tuple[str, str], float] = defaultdict(float)
     for claim in claims:
         reason = refused_reason(claim)
         if reason is None:
             continue
-        namespace = claim.metadata.namespace or ""
-        counts[namespace, reason] += 1
-        waits[namespace] = max(waits.get(namespace, 0.0), unix - _since(claim, unix))
+        labels = (claim.metadata.namespace or "", reason)
+        counts[labels] += 1
+        waits[labels] = max(waits[labels], unix - _since(claim, unix))
     for labels, count in counts.items():
         refused.add_metric(labels, count)
-    for namespace, seconds in waits.items():
-        longest.add_metric((namespace,), seconds)
+    for labels, seconds in waits.items():
+        longest.add_metric(labels, seconds)
     yield refused
     yield longest
 
@@ -123,6 +127,21 @@ def _gangs(groups: list[GroupKey]) -> Metric:
     for namespace, count in Counter(group.namespace for group in groups).items():
         family.add_metric((namespace,), count)
     return family
+
+
+def _quota_amounts(quotas: list[QuotaAmount]) -> Iterator[Metric]:
+    labels = ("namespace", "quota", "resource")
+    used = GaugeMetricFamily(
+        "vgpu_quota_used", "What claims hold of a limit of a ResourceQuota.", labels=labels
+    )
+    hard = GaugeMetricFamily(
+        "vgpu_quota_hard", "A limit of a ResourceQuota on devices.", labels=labels
+    )
+    for each in quotas:
+        used.add_metric((each.namespace, each.name, each.resource), each.used)
+        hard.add_metric((each.namespace, each.name, each.resource), each.hard)
+    yield used
+    yield hard
 
 
 def _preempted(results: Mapping[Result, int]) -> Metric:
