@@ -6,6 +6,7 @@ Options that kubectl also has are spelled the same way.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,14 +51,14 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     command.add_argument("--context", help="Kubeconfig context to use (default: the current one)")
 
 
-def add_output(command: argparse.ArgumentParser) -> None:
+def add_output(command: argparse.ArgumentParser, formats: Sequence[str] = ("text", "json")) -> None:
     """Add the option for the output format."""
     command.add_argument(
         "-o",
         "--output",
-        choices=("text", "json"),
-        default="text",
-        help="Output format (default: text)",
+        choices=formats,
+        default=formats[0],
+        help=f"Output format (default: {formats[0]})",
     )
 
 
@@ -100,7 +101,7 @@ def _explain(commands: Commands) -> None:
     )
     command.add_argument("subject", help="NAME, pod/NAME or claim/NAME")
     _add_namespace(command)
-    add_output(command)
+    add_output(command, ("text", "wide", "json"))
     add_cluster(command)
 
 
@@ -129,6 +130,7 @@ def _top(commands: Commands) -> None:
         help="Sort order: the largest usage first, or by name (default: memory)",
     )
     command.add_argument("--once", action="store_true", help="Print once and exit")
+    add_output(command, ("text", "wide"))
     add_cluster(command)
 
 

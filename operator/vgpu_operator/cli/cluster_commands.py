@@ -24,7 +24,7 @@ from vgpu_client.connection import namespace_of
 from vgpu_client.kubectl import kubectl
 from vgpu_client.printing import printable
 from vgpu_operator.cli import listing
-from vgpu_operator.cli.printing import Printer, Table, bar
+from vgpu_operator.cli.printing import Printer, Table, counted
 
 DONE, FOUND, NO_ANSWER = 0, 1, 2
 _INTERRUPTED = 130
@@ -76,7 +76,7 @@ async def _explain(options: argparse.Namespace) -> int:
     namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
     async with Api.connect(options.kubeconfig, options.context) as api:
         said = await explain.explain(api, options.subject, namespace, now=_now())
-    explain.show(said, Printer(), as_json=options.output == "json")
+    explain.show(said, Printer(), options.output)
     return DONE
 
 
@@ -87,7 +87,13 @@ async def _top(options: argparse.Namespace) -> int:
     namespace = None
     if options.kind == "slices" and not options.all_namespaces:
         namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
-    query = top.TopQuery(options.kind, namespace, options.node, options.sort_by)
+    query = top.TopQuery(
+        options.kind,
+        namespace,
+        options.node,
+        options.sort_by,
+        is_whole=options.output == "wide",
+    )
     async with Api.connect(options.kubeconfig, options.context) as api:
         listed = (await listing.listed(api, GPU_DEVICES)).items
     # Agents report usage by UUID; models and sizes are in the GPUDevices.
@@ -99,7 +105,7 @@ async def _top(options: argparse.Namespace) -> int:
         missing = [f"node {name}: not asked: {why}" for name, why in answers.errors.items()]
         return top.table(query, answers, devices), missing
 
-    await top.show(once, Printer(), every_s=None if options.once else _REFRESH_S)
+    await top.show(query, once, Printer(), every_s=None if options.once else _REFRESH_S)
     return DONE
 
 
@@ -118,8 +124,8 @@ async def _drain(options: argparse.Namespace) -> int:
         status = begin(options, plan.lines(), ())
         if status is not None:
             return status
-        with bar(printer, "claims") as progress:
-            left = await work.carry_out(plan, limit_s=options.timeout, progress=progress)
+        progress = counted(printer, "claims")
+        left = await work.carry_out(plan, limit_s=options.timeout, progress=progress)
     return end(left)
 
 
@@ -132,11 +138,13 @@ async def _doctor(options: argparse.Namespace) -> int:
     shown = [each for each in found if options.all or each.level != "ok"]
     if options.output == "json":
         printer.out.write(json.dumps([asdict(each) for each in shown], indent=2) + "\n")
-    elif shown:
-        rows = [[each.level, each.check, each.message, each.remedy] for each in shown]
-        printer.table(Table(["LEVEL", "CHECK", "FINDING", "REMEDY"], list(rows)))
     else:
-        printer.line(f"{len(found)} checks, and nothing found")
+        for each in shown:
+            printer.paragraph(f"{each.level}: {each.check}: {each.message}")
+            if each.remedy:
+                printer.paragraph(each.remedy, by=4)
+        if not shown:
+            printer.line(f"{len(found)} checks, and nothing found")
     return FOUND if any(each.level == "error" for each in found) else DONE
 
 

@@ -141,9 +141,9 @@ async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
 # Printing.
 
 
-def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
-    """Print an explanation as text or JSON."""
-    if as_json:
+def show(said: Explanation, printer: Printer, output: str) -> None:
+    """Print an explanation as `text`, as `wide` text with all columns, or as `json`."""
+    if output == "json":
         printer.out.write(json.dumps(asdict(said), indent=2) + "\n")
         return
     kind, _, name = said.subject.partition(" ")

@@ -216,7 +216,7 @@ def _print(
         printer.line(_none_found(query))
     else:
         shown = table(query, objects, found.devices.values(), datetime.now(UTC))
-        printer.table(shown, header=header)
+        printer.table(shown, header=header, is_whole=query.output == "wide")
 
 
 def _none_found(query: GetQuery) -> str:
@@ -308,7 +308,12 @@ def table(
 def _slices(objects: Iterable[Object], now: datetime, *, wide: bool, namespaces: bool) -> Table:
     header = ["NAME", "STATE", "REQUEST", "NODE", "POD", "REASON", "AGE"]
     table = Table(
-        [*(["NAMESPACE"] if namespaces else []), *header, *(["DEVICES", "MESSAGE"] if wide else [])]
+        [
+            *(["NAMESPACE"] if namespaces else []),
+            *header,
+            *(["DEVICES", "MESSAGE"] if wide else []),
+        ],
+        dispensable=("AGE", "POD", "REQUEST", "NODE"),
     )
     for raw in objects:
         metadata = raw["metadata"]
@@ -341,7 +346,10 @@ def _slices(objects: Iterable[Object], now: datetime, *, wide: bool, namespaces:
 
 def _devices(devices: Iterable[GPUDevice], now: datetime, *, wide: bool) -> Table:
     header = ["NAME", "NODE", "INDEX", "MODEL", "MEMORY", "CORES", "SLOTS", "STATE", "AGE"]
-    table = Table([*header, *(["MODE", "NUMA", "DRIVER", "SLICES"] if wide else [])])
+    table = Table(
+        [*header, *(["MODE", "NUMA", "DRIVER", "SLICES"] if wide else [])],
+        dispensable=("AGE", "MODEL", "INDEX", "SLOTS", "CORES", "NODE"),
+    )
     for device in sorted(devices, key=lambda d: (d.spec.node_name, d.status.index or 0)):
         status = device.status
         created = {"creationTimestamp": device.metadata.creation_timestamp}
@@ -374,7 +382,10 @@ def _nodes(
     wide: bool,
 ) -> Table:
     header = ["NAME", "DEVICES", "MEMORY", "CORES", "SLOTS", "SLICES", "STATE", "AGE"]
-    table = Table([*header, *(["MODELS", "DRIVER"] if wide else [])])
+    table = Table(
+        [*header, *(["MODELS", "DRIVER"] if wide else [])],
+        dispensable=("AGE", "SLOTS", "SLICES", "DEVICES"),
+    )
     for raw in sorted(objects, key=lambda obj: str(obj["metadata"]["name"])):
         name = raw["metadata"]["name"]
         mine = devices.get(name, ())

@@ -1,41 +1,46 @@
 """Prints tables: plain and aligned in a pipe, with colours and bars in a terminal.
 
-The text is the same in both. `rich` draws the colours and bars and is imported only for a terminal.
-`NO_COLOR` and `TERM=dumb` work as usual.
+A cell is never wrapped, so that names can be copied. Where a table is wider than the terminal, the
+bars go first, then the columns that matter least; a line below the table names those. `NO_COLOR`
+and `TERM=dumb` work as usual.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from vgpu_client.printing import printable
 
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
+_DIM, _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "2", "31", "32", "33", "36", "1"
+"""Codes of ECMA-48 for the way in which text is shown."""
 COLOURS: Mapping[str, str] = {
-    "Allocated": "cyan",
-    "InUse": "green",
-    "Ready": "green",
-    "ok": "green",
-    "Pending": "yellow",
-    "Cordoned": "yellow",
-    "warning": "yellow",
-    "Released": "dim",
-    "Failed": "red",
-    "NotReady": "red",
-    "Unhealthy": "red",
-    "Unknown": "red",
-    "error": "red",
+    "Allocated": _CYAN,
+    "InUse": _GREEN,
+    "Ready": _GREEN,
+    "ok": _GREEN,
+    "Pending": _YELLOW,
+    "Cordoned": _YELLOW,
+    "warning": _YELLOW,
+    "Released": _DIM,
+    "Failed": _RED,
+    "NotReady": _RED,
+    "Unhealthy": _RED,
+    "Unknown": _RED,
+    "error": _RED,
 }
 """Colours for cells that consist of one of these words."""
+_CODES = re.compile(r"\x1b\[[0-9;]*m")
 _BAR = 10
 _GAP = "   "
+_NARROW_GAP = "  "
+"""For a table that does not fit otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,32 @@ class Table:
     Attributes:
         header: The names of the columns, in capitals.
         rows: The cells of each row, one for each column.
+        dispensable: The columns that a narrow terminal may leave out, the least important first.
     """
 
     header: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
+    dispensable: Sequence[str] = ()
 
     def lines(self, *, header: bool = True) -> list[str]:
         """Return the table as lines of plain text."""
         rows = [[_plain(cell) for cell in row] for row in self.rows]
         return aligned([list(self.header), *rows] if header else rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The form of a table that fits a terminal.
+
+    Attributes:
+        columns: The columns that are shown.
+        has_bars: True if fractions are drawn as bars, too.
+        gap: Separates columns.
+    """
+
+    columns: Sequence[str]
+    has_bars: bool = False
+    gap: str = _GAP
 
 
 def aligned(rows: Sequence[Sequence[str]], *, gap: str = _GAP) -> list[str]:
@@ -78,6 +100,50 @@ def aligned(rows: Sequence[Sequence[str]], *, gap: str = _GAP) -> list[str]:
     return [
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
+    ]
+
+
+def fitted(table: Table, width: int) -> Layout:
+    """Return the form in which most of the table fits into a width.
+
+    A column is left out only if leaving out all that matter less is not enough. If nothing fits,
+    all dispensable columns are left out, and the lines run over.
+    """
+    for has_bars, gap in ((True, _GAP), (False, _GAP), (False, _NARROW_GAP)):
+        layout = Layout(table.header, has_bars, gap)
+        widths = _widths(table, layout)
+        if sum(widths.values()) - len(gap) <= width:
+            return layout
+    there = [name for name in table.dispensable if name in widths]
+    # Counted in binary, with the most important column as the highest digit, the sets of columns
+    # come in the order in which we like to leave them out.
+    for number in range(2 ** len(there)):
+        left_out = {name for digit, name in enumerate(there) if number >> digit & 1}
+        columns = [name for name in table.header if name not in left_out]
+        if sum(widths[name] for name in columns) - len(gap) <= width:
+            break
+    return Layout(columns, gap=gap)
+
+
+def drawn(
+    table: Table, layout: Layout, *, header: bool = True, is_coloured: bool = True
+) -> list[str]:
+    """Return the lines of a table for a terminal."""
+    chosen = [number for number, name in enumerate(table.header) if name in layout.columns]
+    rows = [[_with_bar(row[n], bars=layout.has_bars) for n in chosen] for row in table.rows]
+    styles = [[_style(row[n]) for n in chosen] for row in table.rows]
+    if header:
+        rows.insert(0, [table.header[n] for n in chosen])
+        styles.insert(0, [_BOLD] * len(chosen))
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        layout.gap.join(
+            _coloured(cell, style if is_coloured else "") + " " * (width - len(cell))
+            for cell, style, width in zip(row, its, widths, strict=True)
+        ).rstrip()
+        for row, its in zip(rows, styles, strict=True)
     ]
 
 
@@ -93,56 +159,95 @@ class Printer:
         self.out = sys.stdout if out is None else out
         self.is_terminal = self.out.isatty() and os.environ.get("TERM") != "dumb"
         self.is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
+        self._layouts: dict[Sequence[str], Layout] = {}
 
     def line(self, text: str = "", *, by: int = 0) -> None:
         """Print a line with an indentation."""
-        print(" " * by + printable(text) if text.strip() else "", file=self.out, flush=True)
+        self._print([" " * by + printable(text) if text.strip() else ""])
 
-    def table(self, table: Table, *, header: bool = True, by: int = 0) -> None:
-        """Print a table; if it has no rows, only the header."""
+    def paragraph(self, text: str, *, by: int = 0) -> None:
+        """Print a sentence with an indentation; in a terminal, on as many lines as it needs."""
         if not self.is_terminal:
-            for line in table.lines(header=header):
-                print(" " * by + line, file=self.out, flush=True)
+            self.line(text, by=by)
             return
-        from rich.console import Console
-        from rich.padding import Padding
+        self._print(
+            textwrap.wrap(
+                printable(text),
+                max(terminal_width(), by + 20),
+                initial_indent=" " * by,
+                subsequent_indent=" " * by,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
 
-        console = Console(file=self.out, no_color=not self.is_coloured, highlight=False)
-        console.print(Padding(rendered(table, header=header), (0, 0, 0, by)), soft_wrap=False)
+    def table(self, table: Table, *, header: bool = True, is_whole: bool = False) -> None:
+        """Print a table; if it has no rows, only the header.
+
+        Args:
+            table: The table.
+            header: False: the rows continue the last table with the same header.
+            is_whole: Print all columns, however wide the terminal is.
+        """
+        if not self.is_terminal:
+            self._print(table.lines(header=header))
+            return
+        name = tuple(table.header)
+        if header or name not in self._layouts:
+            everything = Layout(name)
+            self._layouts[name] = everything if is_whole else fitted(table, terminal_width())
+        layout = self._layouts[name]
+        self._print(drawn(table, layout, header=header, is_coloured=self.is_coloured))
+        left_out = left_out_of(table, layout)
+        if header and left_out:
+            self._print([_coloured(left_out, _DIM if self.is_coloured else "")])
+
+    def redraw(self, table: Table, below: Sequence[str], last: int, *, is_whole: bool) -> int:
+        """Draw a table and lines below it in place of what was drawn last, in a terminal.
+
+        Args:
+            table: The table; what does not fit on the screen is counted only.
+            below: The lines below it.
+            last: The number of lines on the screen that the last call returned; 0 at first.
+            is_whole: Draw all columns, however wide the terminal is.
+        """
+        size = shutil.get_terminal_size()
+        layout = fitted(table, size.columns)
+        if is_whole:
+            layout = Layout(table.header)
+        lines = [*drawn(table, layout, is_coloured=self.is_coloured), *map(printable, below)]
+        heights = [-(-max(len(_CODES.sub("", line)), 1) // size.columns) for line in lines]
+        shown = 0
+        while shown < len(lines) and sum(heights[: shown + 1]) + 2 <= size.lines:
+            shown += 1
+        hidden = [f"and {len(lines) - shown} more lines"] if shown < len(lines) else []
+        back = f"\x1b[{last}A\r\x1b[J" if last else ""
+        print(back + "\n".join([*lines[:shown], *hidden]), file=self.out, flush=True)
+        return sum(heights[:shown]) + len(hidden)
+
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            print(line, file=self.out, flush=True)
 
 
-def rendered(table: Table, *, header: bool = True) -> RichTable:
-    """Return the table as a `rich` object."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(box=None, show_header=header, pad_edge=False, padding=(0, 3, 0, 0))
-    for number, name in enumerate(table.header):
-        # Never wrap the first two columns: they contain names that people copy.
-        shown.add_column(name, no_wrap=number < 2, overflow="fold", header_style="bold")
-    for row in table.rows:
-        shown.add_row(*(Text(_with_bar(cell), style=_style(cell)) for cell in row))
-    return shown
+def left_out_of(table: Table, layout: Layout) -> str:
+    """Return a sentence about the columns that are not shown; empty if all are."""
+    names = ", ".join(name for name in table.header if name not in layout.columns)
+    return f"(columns not shown: {names}; use -o wide)" if names else ""
 
 
-@contextmanager
-def bar(printer: Printer, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress as a bar in a terminal, else as one line per change.
+def terminal_width() -> int:
+    """Return the number of columns of the terminal."""
+    return shutil.get_terminal_size().columns
+
+
+def counted(printer: Printer, what: str) -> Callable[[int, int], None]:
+    """Return a function that prints progress as a line per change.
 
     Args:
         printer: The printer to use.
         what: The plural noun for the things that are counted.
     """
-    if printer.is_terminal:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        console = Console(file=printer.out, no_color=not printer.is_coloured, highlight=False)
-        shown = Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=console)
-        with shown:
-            task = shown.add_task(what, total=None)
-            yield lambda gone, of: shown.update(task, completed=gone, total=of)
-        return
     last: list[tuple[int, int]] = []
 
     def line(gone: int, of: int) -> None:
@@ -150,7 +255,7 @@ def bar(printer: Printer, what: str) -> Iterator[Callable[[int, int], None]]:
             last.append((gone, of))
             printer.line(f"{gone} of {of} {what} are gone")
 
-    yield line
+    return line
 
 
 def words(items: Iterable[str]) -> str:
@@ -158,13 +263,22 @@ def words(items: Iterable[str]) -> str:
     return ",".join(items) or "-"
 
 
+def _widths(table: Table, layout: Layout) -> Mapping[str, int]:
+    """Return the width of each column with the gap behind it."""
+    return {
+        name: len(layout.gap)
+        + max([len(name), *(len(_with_bar(row[n], bars=layout.has_bars)) for row in table.rows)])
+        for n, name in enumerate(table.header)
+    }
+
+
 def _plain(cell: Cell) -> str:
     return printable(cell if isinstance(cell, str) else cell.text) or "-"
 
 
-def _with_bar(cell: Cell) -> str:
+def _with_bar(cell: Cell, *, bars: bool) -> str:
     text = _plain(cell)
-    if isinstance(cell, str) or cell.part is None:
+    if not bars or isinstance(cell, str) or cell.part is None:
         return text
     full = min(max(round(cell.part * _BAR), 0), _BAR)
     return "█" * full + "░" * (_BAR - full) + " " + text
@@ -174,5 +288,9 @@ def _style(cell: Cell) -> str:
     if isinstance(cell, str):
         return COLOURS.get(cell, "")
     if cell.part is None:
-        return "dim"
-    return "red" if cell.part >= 0.9 else "yellow" if cell.part >= 0.75 else "green"
+        return _DIM
+    return _RED if cell.part >= 0.9 else _YELLOW if cell.part >= 0.75 else _GREEN
+
+
+def _coloured(text: str, style: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text else text

@@ -13,7 +13,7 @@ from typing import Any
 
 from vgpu_api.quantity import MIB, format_mib, read_mib
 from vgpu_operator.cli.agents import AgentAnswers
-from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, rendered
+from vgpu_operator.cli.printing import Cell, Portion, Printer, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,17 @@ class TopQuery:
 
     Attributes:
         kind: `slices` or `devices`.
-        namespace: The namespace of slices; None: all namespaces. node: Show only this node; None:
-            all.
+        namespace: The namespace of slices; None: all namespaces.
+        node: Show only this node; None: all.
         sort_by: `memory` or `cores`, the largest first, or `name`.
+        is_whole: Show all columns, however wide the terminal is.
     """
 
     kind: str
     namespace: str | None = None
     node: str | None = None
     sort_by: str = "memory"
+    is_whole: bool = False
 
 
 def table(
@@ -60,7 +62,10 @@ def _slices(query: TopQuery, answers: AgentAnswers) -> Table:
         "THROTTLED",
         "REFUSED",
     ]
-    table = Table(["NAMESPACE", *header] if query.namespace is None else header)
+    table = Table(
+        ["NAMESPACE", *header] if query.namespace is None else header,
+        dispensable=("DEVICE", "THROTTLED", "CLAIM", "REFUSED", "NODE", "CONTAINER"),
+    )
     uses = [
         (node, use)
         for node, answer in answers.nodes.items()
@@ -92,7 +97,10 @@ def _rank(query: TopQuery, node: str, use: Mapping[str, Any]) -> tuple[float, st
 def _devices(
     query: TopQuery, answers: AgentAnswers, devices: Mapping[str, Mapping[str, Any]]
 ) -> Table:
-    table = Table(["DEVICE", "NODE", "MODEL", "MEMORY", "CORES", "SLICES"])
+    table = Table(
+        ["DEVICE", "NODE", "MODEL", "MEMORY", "CORES", "SLICES"],
+        dispensable=("MODEL", "SLICES", "NODE"),
+    )
     rows: list[tuple[tuple[float, str], list[Cell]]] = []
     for node, answer in answers.nodes.items():
         for uuid, used in answer["devices"].items():
@@ -132,11 +140,16 @@ def _cores(used: float | None, limit: float | None) -> Portion:
 
 
 async def show(
-    once: Callable[[], tuple[Table, Sequence[str]]], printer: Printer, *, every_s: float | None
+    query: TopQuery,
+    once: Callable[[], tuple[Table, Sequence[str]]],
+    printer: Printer,
+    *,
+    every_s: float | None,
 ) -> None:
     """Print the table. In a terminal, refresh it in place until interrupted.
 
     Args:
+        query: The rows and columns to show.
         once: Returns the current table and a line about each missing node. It runs in a thread, so
             that Ctrl-C does not wait for agents.
         printer: Prints the table.
@@ -144,18 +157,12 @@ async def show(
     """
     if every_s is None or not printer.is_terminal:
         shown, missing = await asyncio.to_thread(once)
-        printer.table(shown)
+        printer.table(shown, is_whole=query.is_whole)
         for line in missing:
             printer.line(line)
         return
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(file=printer.out, no_color=not printer.is_coloured, highlight=False)
-    with Live(console=console, auto_refresh=False, screen=False) as live:
-        while True:
-            shown, missing = await asyncio.to_thread(once)
-            lines = [Text(line, style="yellow") for line in missing]
-            live.update(Group(rendered(shown), *lines), refresh=True)
-            await asyncio.sleep(every_s)
+    last = 0
+    while True:
+        shown, missing = await asyncio.to_thread(once)
+        last = printer.redraw(shown, missing, last, is_whole=query.is_whole)
+        await asyncio.sleep(every_s)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from vgpu_client.printing import printable
-from vgpu_operator.cli.printing import Portion, Printer, Table, aligned, bar
+from vgpu_operator.cli.printing import Portion, Printer, Table, aligned, counted
 from vgpu_operator.insight.ages import age, lasting
 
 
@@ -47,7 +47,15 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     out = Terminal()
     Printer(out).table(Table(["NAME", "USED"], [["a", Portion("5/10", 0.5)]]))
-    assert "█████░░░░░ 5/10" in out.getvalue()
+    assert "\x1b[32m█████░░░░░ 5/10\x1b[0m" in out.getvalue()
+
+
+def test_a_terminal_without_colours_gets_a_bar_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    Printer(out).table(Table(["NAME", "USED"], [["a", Portion("5/10", 0.5)]]))
+    assert out.getvalue() == "NAME   USED\na      █████░░░░░ 5/10\n"
 
 
 def test_a_dumb_terminal_is_a_pipe(monkeypatch: pytest.MonkeyPatch):
@@ -57,11 +65,11 @@ def test_a_dumb_terminal_is_a_pipe(monkeypatch: pytest.MonkeyPatch):
     assert out.getvalue() == "NAME\na\n"
 
 
-def test_progress_in_a_pipe_is_a_line_for_each_change():
+def test_progress_is_a_line_for_each_change():
     out = io.StringIO()
-    with bar(Printer(out), "claims") as progress:
-        for gone in (0, 0, 1, 1, 2):
-            progress(gone, 2)
+    progress = counted(Printer(out), "claims")
+    for gone in (0, 0, 1, 1, 2):
+        progress(gone, 2)
     assert out.getvalue().splitlines() == [
         "0 of 2 claims are gone", "1 of 2 claims are gone", "2 of 2 claims are gone"
     ]  # fmt: skip

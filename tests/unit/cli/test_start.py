@@ -30,7 +30,7 @@ print(*sys.modules, sep="\\n", file=sys.stderr)
 NEVER = {"grpc", "kopf", "kubernetes_asyncio", "pynvml"}
 OF_ENGINE = {"numpy", "vgpu_operator.engine", "vgpu_operator.placement", "vgpu_operator.admission"}
 OF_CLUSTER = {"aiohttp", "asyncio", "pydantic", "vgpu_client.api", "yaml"}
-OTHERS = {"cryptography", "prometheus_client", "rich"}
+OTHERS = {"cryptography", "prometheus_client"}
 
 
 def loaded(*arguments: str) -> set[str]:

@@ -55,7 +55,7 @@ def explain(made: Replica, pod: Pod) -> Explanation:
 
 def shown(said: Explanation, *, as_json: bool) -> str:
     out = StringIO()
-    show(said, Printer(out), as_json=as_json)
+    show(said, Printer(out), "json" if as_json else "text")
     return out.getvalue()
 
 

@@ -300,11 +300,11 @@ def test_json_has_the_victims_as_a_field_and_text_has_a_line() -> None:
     cluster = with_two()
     said = cluster.explains(cluster.waits(mib=8192))
     out = StringIO()
-    show(said, Printer(out), as_json=True)
+    show(said, Printer(out), "json")
     found = json.loads(out.getvalue())["preemption"]
     assert found["victims"][0]["pod"] == "default/a"
     assert (found["nodes"], found["enabled"]) == (["n1"], False)
     out = StringIO()
-    show(said, Printer(out), as_json=False)
+    show(said, Printer(out), "text")
     line = "Would preempt default/a (priority 100) on n1 if preemption were enabled"
     assert line in out.getvalue().splitlines()
