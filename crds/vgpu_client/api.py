@@ -16,7 +16,7 @@ from vgpu_api.resources import PODS, Resource
 from vgpu_client.connection import login
 from vgpu_client.reads import Each, Listing, Reads, selectors
 from vgpu_client.session import open_session
-from vgpu_client.transport import Object, Transport, WriteBudget
+from vgpu_client.transport import Manner, Object, Transport, WriteBudget
 
 WRITE_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
@@ -40,16 +40,24 @@ class Api:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, kubeconfig: str | None = None, context: str | None = None
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        manner: Manner | None = None,
     ) -> AsyncIterator[Api]:
         """Log in (see `connection.login`) and hold a session open.
+
+        Args:
+            kubeconfig: Path of a kubeconfig.
+            context: The context in it; None for its current one.
+            manner: In whose name and for how long requests are made.
 
         Raises:
             LoginError: No usable credentials.
         """
         connection = await login(kubeconfig, context)
         async with open_session() as session:
-            yield cls(Transport(session, connection))
+            yield cls(Transport(session, connection, manner=manner))
 
     def within(self, budget: WriteBudget) -> Api:
         """Return this client with a limit on writes, for a caller whose right to write may end.

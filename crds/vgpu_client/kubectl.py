@@ -21,14 +21,16 @@ Kubectl: TypeAlias = Callable[[Sequence[str]], str]
 """Runs kubectl with arguments and returns its output; raises `subprocess.SubprocessError`."""
 
 
-def kubectl(context: str | None = None, kubeconfig: str | None = None) -> Kubectl:
-    """Return a runner of the kubectl on the PATH, for one cluster."""
-    common = [f"--context={context}"] if context else []
-    common += [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
+def kubectl(flags: Sequence[str] = ()) -> Kubectl:
+    """Return a runner of the kubectl on the PATH.
+
+    Args:
+        flags: The global flags that choose the cluster and the user.
+    """
 
     def run(arguments: Sequence[str]) -> str:
         done = subprocess.run(
-            ["kubectl", *common, *arguments],
+            ["kubectl", *flags, *arguments],
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,

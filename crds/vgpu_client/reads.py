@@ -57,11 +57,13 @@ class Reads:
     async def document(self, path: str, params: Params) -> Object:
         """GET a document; retry while the server is unreachable or busy.
 
+        Where the user limits the time, there is one attempt.
+
         Raises:
             Unreachable: There was no response, even at the last attempt.
             ApiError: The server refused.
         """
-        for attempt in range(1, _ATTEMPTS):
+        for attempt in range(1, 1 if self._transport.is_limited else _ATTEMPTS):
             try:
                 return await self._transport.read(path, params, timeout_s=_TIMEOUT_S)
             except TooManyRequests as error:

@@ -9,10 +9,12 @@ reports the outcome of the second attempt. So writes that must be exact are PATC
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import aiohttp
@@ -32,6 +34,35 @@ _GRACE_S = 2.0
 _CONNECT_S = 10.0
 # A write with less time left than this is not started.
 _SHORTEST_S = 0.25
+
+
+REQUESTS = logging.getLogger("vgpu_client.requests")
+"""Tells of each request."""
+REQUESTS_LEVEL = logging.DEBUG - 5
+"""Below DEBUG, at which a program would tell of nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """In whose name requests are made, and for how long.
+
+    Attributes:
+        user: The user to impersonate, if the credentials allow it; empty: ourselves.
+        groups: The groups of that user; empty: those that the server gives.
+        uid: The UID of that user; empty: none.
+        limit_s: The longest time that a read or a write may take.
+    """
+
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    limit_s: float = float("inf")
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the headers that name the user; one name may occur several times."""
+        named = [("Impersonate-User", self.user), ("Impersonate-Uid", self.uid)]
+        named += [("Impersonate-Group", group) for group in self.groups]
+        return [(name, value) for name, value in named if value]
 
 
 class WriteBudget(Protocol):
@@ -56,7 +87,7 @@ class Transport:
         session: The HTTP session.
         connection: The server's address and our credentials.
         budget: The time within which every write must land.
-        user: The user to impersonate, if the credentials allow it; empty: ourselves.
+        manner: In whose name and for how long requests are made.
     """
 
     def __init__(
@@ -65,20 +96,26 @@ class Transport:
         connection: Connection,
         *,
         budget: WriteBudget = NoLimit(),  # noqa: B008 - has no state
-        user: str = "",
+        manner: Manner | None = None,
     ) -> None:
         self._session = session
         self._connection = connection
         self._budget = budget
-        self._user = user
+        self._manner = manner or Manner()
 
     def within(self, budget: WriteBudget) -> Transport:
         """Return the same transport for writes that must land within the budget."""
-        return Transport(self._session, self._connection, budget=budget, user=self._user)
+        return Transport(self._session, self._connection, budget=budget, manner=self._manner)
 
     def acting_as(self, user: str) -> Transport:
         """Return the same transport with requests in another user's name."""
-        return Transport(self._session, self._connection, budget=self._budget, user=user)
+        manner = Manner(user=user, limit_s=self._manner.limit_s)
+        return Transport(self._session, self._connection, budget=self._budget, manner=manner)
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the user limits the time of a request."""
+        return self._manner.limit_s < float("inf")
 
     def unix(self) -> float:
         """Return the server's Unix time in seconds."""
@@ -92,7 +129,8 @@ class Transport:
             ApiError: The server refused.
         """
         try:
-            return await self._exchange("GET", path, params, None, "", timeout_s)
+            limit_s = min(timeout_s, self._manner.limit_s)
+            return await self._exchange("GET", path, params, None, "", limit_s)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"GET {path}: {_why(error)}") from error
 
@@ -120,7 +158,7 @@ class Transport:
         half_s = self._budget.remaining_s() / 2
         if half_s < _SHORTEST_S:
             raise Unreachable(f"{method} {path}: no time left to write")
-        timeout_s = min(timeout_s, half_s)
+        timeout_s = min(timeout_s, half_s, self._manner.limit_s)
         params = {**params, "timeout": f"{max(1, int(timeout_s * 1000))}ms"}
         data = orjson.dumps(body)
         try:
@@ -200,11 +238,10 @@ class Transport:
         content_type: str,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the session enforces it
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", **await self._connection.credentials.headers()}
+        ours = await self._connection.credentials.headers()
+        headers = [("Accept", "application/json"), *ours.items(), *self._manner.headers()]
         if content_type:
-            headers["Content-Type"] = content_type
-        if self._user:
-            headers["Impersonate-User"] = self._user
+            headers.append(("Content-Type", content_type))
         tls: ssl.SSLContext | bool = self._connection.tls or True
         sent = time.monotonic()
         answer = await self._session.request(
@@ -219,6 +256,10 @@ class Transport:
             allow_redirects=False,
         )
         self._connection.time.observe(answer.headers.get("Date", ""), sent=sent)
+        if REQUESTS.isEnabledFor(REQUESTS_LEVEL):
+            taken_ms = 1000 * (time.monotonic() - sent)
+            text = "%s %s %d in %.0f ms"
+            REQUESTS.log(REQUESTS_LEVEL, text, method, answer.url, answer.status, taken_ms)
         return answer
 
 

@@ -360,7 +360,7 @@ def services() -> list[Program]:
 
 def commands() -> list[Program]:
     """Return the programs that people run: the verbs of `kubectl vgpu`, and those of agents."""
-    top = _parser_of(lambda: cli_main.main([]))
+    top = cli_main.parser()
     found = [Program(f"kubectl vgpu {verb}", parser) for verb, parser in sorted(verbs(top).items())]
     found.append(
         Program("vgpu-nodeagent audit", _parser_of(lambda: audit_command.of_this_node([])))

@@ -12,6 +12,7 @@ from pathlib import Path
 from vgpu_api.errors import VgpuError
 from vgpu_client.printing import printable
 from vgpu_operator.cli import arguments
+from vgpu_operator.cli.parsing import Parser
 
 BAD_INPUT = 2
 
@@ -25,7 +26,11 @@ def main(given: Sequence[str] | None = None) -> int:
         from vgpu_operator.cli.completion import complete
 
         complete(parser())
-    options = parser().parse_args(given)
+    root = parser()
+    options = root.parsed(given)
+    if options.command is None:
+        root.print_help()
+        return 0
     if options.command in ("uninstall", "release", "migrate"):
         # Imported only here: the client's libraries take a second to load.
         from vgpu_operator.cli.live import run
@@ -62,12 +67,10 @@ def _run_on_files(options: argparse.Namespace) -> None:
     print({"import": imported, "check": checked}[options.command](options.file), end="")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of all commands."""
-    root = argparse.ArgumentParser(
-        prog="kubectl vgpu", description="Inspect, explain and manage GPU slices."
-    )
-    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    root = Parser(prog="kubectl vgpu", description="Inspect, explain and manage GPU slices.")
+    commands = root.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     _simulate_arguments(commands)
     arguments.add_commands(commands)
     _removal_arguments(commands)

@@ -6,17 +6,35 @@ Options that kubectl also has are spelled the same way.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vgpu_api.errors import VgpuError
+from vgpu_api.quantity import mib
+
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from vgpu_operator.cli.parsing import Parser
+
+    Commands = argparse._SubParsersAction[Parser]
 
 COMMANDS = frozenset(
-    {"get", "explain", "top", "drain", "doctor", "audit", "support-bundle", "version"}
+    {
+        "get",
+        "explain",
+        "top",
+        "resize",
+        "cordon",
+        "uncordon",
+        "drain",
+        "doctor",
+        "audit",
+        "support-bundle",
+        "version",
+    }
 )
-_KINDS = ("slices", "devices", "nodes")
+_KINDS = ("slices", "devices", "nodes", "pods")
 _OTHER_NAMES = {
     "slice": "slices",
     "claims": "slices",
@@ -24,6 +42,10 @@ _OTHER_NAMES = {
     "vgpuclaims": "slices",
     "vgpuclaim": "slices",
     "vgc": "slices",
+    "pod": "pods",
+    "po": "pods",
+    "gpu": "devices",
+    "gpus": "devices",
     "device": "devices",
     "gpudevices": "devices",
     "gpudevice": "devices",
@@ -31,24 +53,69 @@ _OTHER_NAMES = {
     "node": "nodes",
     "no": "nodes",
 }
+GLOBAL_FLAGS = "global flags"
+"""The title of the flags that all commands have that ask a cluster."""
 FORMATS = ("wide", "json", "yaml", "name")
 _JSONPATH = "jsonpath="
 
 
 def add_commands(commands: Commands) -> None:
     """Add the commands that read a cluster."""
-    for add in (_get, _explain, _top, _drain, _doctor, _audit, _support_bundle, _version):
+    for add in (
+        _get,
+        _explain,
+        _top,
+        _resize,
+        _cordon,
+        _drain,
+        _doctor,
+        _audit,
+        _support_bundle,
+        _version,
+    ):
         add(commands)
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Add the options that select a cluster."""
-    command.add_argument(
+    flags = command.add_argument_group(GLOBAL_FLAGS, "They may also precede the command.")
+    flags.add_argument(
         "--kubeconfig",
         help="Path to the kubeconfig file (default: $KUBECONFIG, the service account of the pod, "
         "or ~/.kube/config)",
     )
-    command.add_argument("--context", help="Kubeconfig context to use (default: the current one)")
+    flags.add_argument("--context", help="Kubeconfig context to use (default: the current one)")
+    flags.add_argument(
+        "--as", dest="user", metavar="USER", help="User to impersonate for the operation"
+    )
+    flags.add_argument(
+        "--as-group",
+        dest="groups",
+        metavar="GROUP",
+        action="append",
+        default=[],
+        help="Group to impersonate for the operation; may be repeated",
+    )
+    flags.add_argument(
+        "--as-uid", dest="uid", metavar="UID", help="UID to impersonate for the operation"
+    )
+    flags.add_argument(
+        "--request-timeout",
+        type=_duration,
+        default="0",
+        metavar="DURATION",
+        help="Time to wait for a single server request, such as 5s or 1m30s; 0: as long as usual "
+        "(default: 0)",
+    )
+    flags.add_argument(
+        "-v",
+        "--v",
+        dest="verbosity",
+        type=int,
+        default=0,
+        metavar="LEVEL",
+        help="Log level; 6 and higher show the requests (default: 0)",
+    )
 
 
 def add_output(command: argparse.ArgumentParser, formats: Sequence[str] = ("text", "json")) -> None:
@@ -65,9 +132,10 @@ def add_output(command: argparse.ArgumentParser, formats: Sequence[str] = ("text
 def _get(commands: Commands) -> None:
     command = commands.add_parser(
         "get",
-        help="Show slices, devices or nodes",
-        description="Show slices (claims), devices, or nodes that have devices. For devices and "
-        "nodes, also show allocated and allocatable resources.",
+        help="Show slices, pods, devices or nodes",
+        description="Show slices (claims), pods that use GPUs, devices, or nodes that have "
+        "devices. For devices and nodes, also show allocated and allocatable resources. For pods, "
+        "the objects printed as JSON or YAML are their claims.",
     )
     command.add_argument(
         "kind",
@@ -75,7 +143,11 @@ def _get(commands: Commands) -> None:
         choices=_KINDS,
         help="Kind to show; kubectl resource names are also accepted",
     )
-    command.add_argument("name", nargs="*", help="Names of the objects to show (default: all)")
+    command.spellings = tuple(_OTHER_NAMES)
+    # Without a default argparse would call the names required where the kind is missing.
+    command.add_argument(
+        "name", nargs="*", default=[], help="Names of the objects to show (default: all)"
+    )
     _add_namespaces(command)
     command.add_argument("-l", "--selector", help="Label selector, such as team=a,tier!=test")
     command.add_argument(
@@ -117,9 +189,9 @@ def _top(commands: Commands) -> None:
         "kind",
         nargs="?",
         type=kind_named,
-        choices=("slices", "devices"),
+        choices=("slices", "pods", "devices"),
         default="slices",
-        help="Show one row per slice or per device (default: slices)",
+        help="Show one row per slice of a pod or per device (default: slices)",
     )
     _add_namespaces(command)
     command.add_argument("--node", help="Show only this node")
@@ -132,6 +204,63 @@ def _top(commands: Commands) -> None:
     command.add_argument("--once", action="store_true", help="Print once and exit")
     add_output(command, ("text", "wide"))
     add_cluster(command)
+
+
+def _resize(commands: Commands) -> None:
+    command = commands.add_parser(
+        "resize",
+        help="Change the memory or compute of a slice while its pod runs",
+        description="Change the memory or compute that a slice asks for, without restarting its "
+        "pod, and show the result. Less memory takes effect once no more than that is in use. "
+        "Exits with status 1 if the new size is not in force yet.",
+    )
+    command.add_argument("subject", help="NAME, pod/NAME or claim/NAME")
+    command.add_argument(
+        "-c",
+        "--container",
+        help="Container to resize (default: the only one that has a GPU)",
+    )
+    command.add_argument("--memory", type=_size, help="Memory of each GPU, such as 16Gi")
+    command.add_argument(
+        "--memory-percent",
+        type=_percent,
+        metavar="PERCENT",
+        help="Memory as a percentage of each GPU's, from 1 to 100",
+    )
+    command.add_argument(
+        "--cores",
+        type=_percent,
+        metavar="PERCENT",
+        help="Share of each GPU's compute, from 0 (no limit) to 100",
+    )
+    command.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=30,
+        help="Seconds to wait for the result (default: 30)",
+    )
+    _add_namespace(command)
+    add_cluster(command)
+
+
+def _cordon(commands: Commands) -> None:
+    subject = (
+        "Node name, device name or device UUID; use node/NAME or device/NAME if a name is ambiguous"
+    )
+    cordon = commands.add_parser(
+        "cordon",
+        help="Mark a device or a node's devices as unschedulable",
+        description="Mark a device, or all devices of a node, as unschedulable. Pods that use them "
+        "keep running; use drain to evict them.",
+    )
+    uncordon = commands.add_parser(
+        "uncordon",
+        help="Mark a device or a node's devices as schedulable",
+        description="Mark a device, or all devices of a node, as schedulable.",
+    )
+    for command in (cordon, uncordon):
+        command.add_argument("subject", help=subject)
+        add_cluster(command)
 
 
 def _drain(commands: Commands) -> None:
@@ -226,6 +355,34 @@ def _version(commands: Commands) -> None:
     )
     add_output(command)
     add_cluster(command)
+
+
+def _duration(word: str) -> float:
+    """Return the seconds of a duration in Go's notation, or of a plain number; 0 means no limit."""
+    seconds_alone = word.isascii() and word.isdigit()
+    text = f"{word}s" if seconds_alone else word
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?", text)
+    if not text or found is None:
+        raise argparse.ArgumentTypeError(
+            f"Invalid value: {word!r}: must be a duration, such as 5s, 2m or 0"
+        )
+    hours, minutes, seconds, milliseconds = (float(part or 0) for part in found.groups())
+    return 3600 * hours + 60 * minutes + seconds + milliseconds / 1000 or float("inf")
+
+
+def _size(word: str) -> str:
+    """Return a quantity of memory that is a whole number of MiB."""
+    try:
+        mib(word)
+    except VgpuError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return word
+
+
+def _percent(word: str) -> int:
+    if word.isascii() and word.isdigit() and len(word) < 4 and int(word) <= 100:
+        return int(word)
+    raise argparse.ArgumentTypeError(f"Invalid value: {word!r}: must be a number from 0 to 100")
 
 
 def _seconds(word: str) -> float:

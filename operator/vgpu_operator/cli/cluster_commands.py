@@ -19,11 +19,10 @@ from typing import Any
 
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import GPU_DEVICES
-from vgpu_client.api import Api
-from vgpu_client.connection import namespace_of
 from vgpu_client.kubectl import kubectl
 from vgpu_client.printing import printable
 from vgpu_operator.cli import listing
+from vgpu_operator.cli.access import chosen_namespace, connected, kubectl_flags
 from vgpu_operator.cli.printing import Printer, Table, counted
 
 DONE, FOUND, NO_ANSWER = 0, 1, 2
@@ -53,9 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _get(options: argparse.Namespace) -> int:
-    namespace = None
-    if options.kind == "slices" and not options.all_namespaces:
-        namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
+    namespace = _namespace_of_kind(options)
     query = listing.GetQuery(
         kind=options.kind,
         names=tuple(options.name),
@@ -63,18 +60,27 @@ async def _get(options: argparse.Namespace) -> int:
         selector=options.selector,
         output=options.output or "",
         watch=options.watch,
-        kubectl=("kubectl", *cluster_flags(options)),
+        kubectl=("kubectl", *kubectl_flags(options)),
     )
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         await listing.get(query, api, Printer())
     return DONE
+
+
+def _namespace_of_kind(options: argparse.Namespace) -> str | None:
+    """Return the namespace to show; None: all, or the kind has none."""
+    if not listing.KINDS[options.kind].namespaced:
+        if options.namespace:
+            raise listing.CannotAnswer(f"--namespace: {options.kind} have no namespace")
+        return None
+    return None if options.all_namespaces else chosen_namespace(options)
 
 
 async def _explain(options: argparse.Namespace) -> int:
     from vgpu_operator.cli import explain
 
-    namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    namespace = chosen_namespace(options)
+    async with connected(options) as api:
         said = await explain.explain(api, options.subject, namespace, now=_now())
     explain.show(said, Printer(), options.output)
     return DONE
@@ -84,9 +90,7 @@ async def _top(options: argparse.Namespace) -> int:
     from vgpu_operator.cli import top
     from vgpu_operator.cli.agents import ask
 
-    namespace = None
-    if options.kind == "slices" and not options.all_namespaces:
-        namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
+    namespace = _namespace_of_kind(options)
     query = top.TopQuery(
         options.kind,
         namespace,
@@ -94,11 +98,11 @@ async def _top(options: argparse.Namespace) -> int:
         options.sort_by,
         is_whole=options.output == "wide",
     )
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         listed = (await listing.listed(api, GPU_DEVICES)).items
     # Agents report usage by UUID; models and sizes are in the GPUDevices.
     devices = {(each.get("status") or {}).get("uuid", ""): each for each in listed}
-    run = kubectl(options.context, options.kubeconfig)
+    run = kubectl(kubectl_flags(options))
 
     def once() -> tuple[Table, list[str]]:
         answers = ask(run, "usage", node=options.node)
@@ -109,12 +113,49 @@ async def _top(options: argparse.Namespace) -> int:
     return DONE
 
 
+async def _resize(options: argparse.Namespace) -> int:
+    from vgpu_client.clock import Clock
+    from vgpu_operator.cli.resize import NewSize, resize
+
+    size = NewSize(options.memory, options.memory_percent, options.cores)
+    if size == NewSize():
+        raise listing.CannotAnswer("resize: use --memory, --memory-percent or --cores")
+    if size.memory is not None and size.memory_percent is not None:
+        raise listing.CannotAnswer("resize: use --memory or --memory-percent, not both")
+    namespace = chosen_namespace(options)
+    async with connected(options) as api:
+        result = await resize(
+            api,
+            options.subject,
+            namespace,
+            size,
+            container=options.container,
+            wait_s=options.timeout,
+            clock=Clock(),
+        )
+    Printer().paragraph(result.text)
+    return DONE if result.is_in_force else FOUND
+
+
+async def _cordon(options: argparse.Namespace) -> int:
+    from vgpu_operator.cli.drain import Drain
+
+    printer = Printer()
+    async with connected(options) as api:
+        work = Drain(api, options.subject, printer.line)
+        is_cordon = options.command == "cordon"
+        changed = await (work.cordon() if is_cordon else work.uncordon())
+    if not changed:
+        printer.line("already cordoned" if is_cordon else "nothing is cordoned")
+    return DONE
+
+
 async def _drain(options: argparse.Namespace) -> int:
     from vgpu_operator.cli import drain
     from vgpu_operator.cli.live import begin, end
 
     printer = Printer()
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         work = drain.Drain(api, options.subject, printer.line)
         if options.undo:
             if not await work.uncordon():
@@ -132,7 +173,7 @@ async def _drain(options: argparse.Namespace) -> int:
 async def _doctor(options: argparse.Namespace) -> int:
     from vgpu_operator.cli import doctor
 
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         found = doctor.findings(await doctor.read(api))
     printer = Printer()
     shown = [each for each in found if options.all or each.level != "ok"]
@@ -152,7 +193,7 @@ async def _audit(options: argparse.Namespace) -> int:
     from vgpu_operator.cli import audit
     from vgpu_operator.cli.agents import ask
 
-    run = kubectl(options.context, options.kubeconfig)
+    run = kubectl(kubectl_flags(options))
     # Run in a thread, so that Ctrl-C does not wait for slow agents.
     nodes = audit.by_node(await asyncio.to_thread(ask, run, "audit", node=options.node))
     printer = Printer()
@@ -171,10 +212,10 @@ async def _support_bundle(options: argparse.Namespace) -> int:
 
     now, printer = _now(), Printer()
     path = options.file or Path(f"vgpu-support-{now:%Y%m%d-%H%M%S}.tar.gz")
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         files = await support.collect(
             api,
-            support.kubectl_logs(("kubectl", *cluster_flags(options))),
+            support.kubectl_logs(("kubectl", *kubectl_flags(options))),
             say=printer.line,
         )
     try:
@@ -190,7 +231,7 @@ async def _version(options: argparse.Namespace) -> int:
 
     versions = {"client": version.client_version()}
     if not options.client:
-        async with Api.connect(options.kubeconfig, options.context) as api:
+        async with connected(options) as api:
             versions["operator"] = await version.operator_version(api)
     printer = Printer()
     if options.output == "json":
@@ -205,7 +246,7 @@ async def _import(options: argparse.Namespace) -> int:
     from vgpu_operator.cli.hami_installation import configuration_of, read_installation
     from vgpu_operator.cli.importing import as_document
 
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         installed = await read_installation(api)
     if not installed.is_there and not installed.config_maps:
         raise listing.CannotAnswer(
@@ -218,12 +259,6 @@ async def _import(options: argparse.Namespace) -> int:
     return DONE
 
 
-def cluster_flags(options: argparse.Namespace) -> list[str]:
-    """Return the kubectl flags that select the same cluster."""
-    flags = [f"--kubeconfig={options.kubeconfig}"] if options.kubeconfig else []
-    return flags + ([f"--context={options.context}"] if options.context else [])
-
-
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -232,6 +267,9 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
     "get": _get,
     "explain": _explain,
     "top": _top,
+    "resize": _resize,
+    "cordon": _cordon,
+    "uncordon": _cordon,
     "drain": _drain,
     "doctor": _doctor,
     "audit": _audit,

@@ -23,6 +23,7 @@ from argcomplete.finders import CompletionFinder
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import GPU_DEVICES, NAMESPACES, NODES, PODS, VGPU_CLAIMS, Resource
 from vgpu_operator.cli.arguments import FORMATS
+from vgpu_operator.cli.parsing import behind_the_command
 
 _ANSWER_S = 3.0
 """The time limit for reading names from the cluster; after that a shell would seem to hang."""
@@ -31,6 +32,9 @@ _NO_SPACE, _NO_FILES = 2, 4
 _NAMESPACED = (PODS, VGPU_CLAIMS)
 SUBJECTS: Mapping[str, Mapping[str, Resource]] = {
     "explain": {"pod/": PODS, "claim/": VGPU_CLAIMS},
+    "resize": {"pod/": PODS, "claim/": VGPU_CLAIMS},
+    "cordon": {"node/": NODES, "device/": GPU_DEVICES},
+    "uncordon": {"node/": NODES, "device/": GPU_DEVICES},
     "drain": {"node/": NODES, "device/": GPU_DEVICES},
 }
 """The prefixes of object names that these commands accept."""
@@ -65,6 +69,7 @@ def complete(parser: argparse.ArgumentParser, output: TextIO | None = None) -> N
 def for_kubectl(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
     """Return the candidates for the last word, and the directive, in kubectl's format."""
     *whole, last = words or [""]
+    whole = behind_the_command(whole)
     line = " ".join(["kubectl-vgpu", *map(shlex.quote, whole), last])
     variables = {
         "_ARGCOMPLETE": "1",
@@ -139,16 +144,14 @@ def _existing(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Ite
 
 async def _names(kinds: Mapping[str, Resource], options: argparse.Namespace) -> list[str]:
     # Imported only here: completing verbs and options takes half as long without the client.
-    from vgpu_client.api import Api
-    from vgpu_client.connection import namespace_of
+    from vgpu_operator.cli.access import chosen_namespace, connected
 
     found: list[str] = []
-    async with asyncio.timeout(_ANSWER_S), Api.connect(options.kubeconfig, options.context) as api:
+    async with asyncio.timeout(_ANSWER_S), connected(options) as api:
         for before, kind in kinds.items():
             namespace = None
             if kind in _NAMESPACED and not getattr(options, "all_namespaces", False):
-                of_context = namespace_of(options.kubeconfig, options.context)
-                namespace = getattr(options, "namespace", None) or of_context
+                namespace = chosen_namespace(options)
             names = await api.list(
                 kind, namespace=namespace, not_older_than="0", each=lambda item: item["metadata"]
             )

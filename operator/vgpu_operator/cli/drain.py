@@ -101,6 +101,18 @@ class Drain:
         users = users_of(claims, (await self._api.list(PODS)).items)
         return DrainPlan(tuple(devices), tuple(claims), users.pods)
 
+    async def cordon(self) -> list[str]:
+        """Cordon the devices and return the names of those that were not.
+
+        Raises:
+            CannotAnswer: The node or device does not exist.
+            ClientError: Devices cannot be read or written.
+        """
+        devices = [each for each in await self._devices() if not each["spec"].get("cordoned")]
+        for device in devices:
+            await self._cordon(device, cordoned=True)
+        return [_name(device) for device in devices]
+
     async def uncordon(self) -> list[str]:
         """Uncordon the devices and return the names of those that were cordoned.
 

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 
-from pydantic import ValidationError
-
-from vgpu_api.core import Pod
-from vgpu_api.names import ANNOTATION_CLAIM, SCHEDULING_GATE, pod_claim_name
 from vgpu_api.quantity import format_mib
-from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
-from vgpu_client.errors import Forbidden, NotFound
+from vgpu_client.errors import Forbidden
 from vgpu_operator.cli.installed import installation
-from vgpu_operator.cli.listing import CannotAnswer, listed
+from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
 from vgpu_operator.cli.read_cluster import read_evictable, read_resource_claims, read_volumes
-from vgpu_operator.dialects.resource_claims import made_claim
+from vgpu_operator.cli.subjects import subject_of
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.informers import current_events
 from vgpu_operator.engine.scheduling.gate import is_on
@@ -33,9 +27,6 @@ from vgpu_operator.insight.explanation import Explanation, ask_nodes, from_statu
 from vgpu_operator.insight.live_cluster import Unread
 from vgpu_operator.insight.node_verdicts import DeviceVerdict, NodeVerdict, every_namespace
 from vgpu_operator.ledger import Ledger
-
-_PLACES = {"pod": PODS, "pods": PODS, "claim": VGPU_CLAIMS, "slice": VGPU_CLAIMS,
-           "vgpuclaim": VGPU_CLAIMS, "vgc": VGPU_CLAIMS}  # fmt: skip
 
 
 async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> Explanation:
@@ -51,7 +42,7 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
         CannotAnswer: The pod or claim does not exist, or the pod requests no GPU.
         ClientError: The API server is unreachable, or the pod or claim may not be read.
     """
-    pod, claim = await _subject(api, subject, namespace)
+    pod, claim = await subject_of(api, subject, namespace)
     said = from_status(claim, None if pod is None else f"pod {namespace}/{pod.name}", now)
     installed = await installation(api)
     config = installed.config
@@ -80,62 +71,6 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
         await read_evictable(api, state)
     ask_nodes(state, found, claim, said, every_namespace, unread)
     return said
-
-
-@dataclass(frozen=True, slots=True)
-class _NamedPod:
-    name: str
-    uid: str
-    mode: str
-    """The mode that the pod was admitted in, if it shows that; else empty."""
-
-
-async def _subject(
-    api: Api, subject: str, namespace: str
-) -> tuple[_NamedPod | None, VGPUClaim | None]:
-    """Return the pod, if the subject is a pod, and the claim, if it exists."""
-    prefix, _, name = subject.rpartition("/")
-    if prefix and prefix.lower() not in _PLACES:
-        raise CannotAnswer(f"{subject}: use NAME, pod/NAME or claim/NAME")
-    desired = _PLACES.get(prefix.lower())
-    if desired is not VGPU_CLAIMS:
-        try:
-            raw = await api.get(PODS, name, namespace=namespace)
-        except NotFound:
-            if desired is PODS:
-                raise CannotAnswer(f"no pod {name} in namespace {namespace}") from None
-        else:
-            pod = Pod.model_validate(raw)
-            gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
-            mode = "Gate" if SCHEDULING_GATE in gates else ""
-            found = _NamedPod(name, pod.metadata.uid, "Claims" if made_claim(pod) else mode)
-            return found, await _claim_of(api, pod)
-    claim = await _claim(api, name, namespace)
-    if claim is None:
-        what = "claim" if desired is VGPU_CLAIMS else "pod and no claim"
-        raise CannotAnswer(f"no {what} {name} in namespace {namespace}")
-    return None, claim
-
-
-async def _claim(api: Api, name: str, namespace: str) -> VGPUClaim | None:
-    try:
-        return VGPUClaim.read(await api.get(VGPU_CLAIMS, name, namespace=namespace))
-    except NotFound:
-        return None
-    except ValidationError as error:
-        raise CannotAnswer(f"claim {namespace}/{name} cannot be read: {error}") from error
-
-
-async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
-    """Return the claim that belongs to the pod or that the pod names."""
-    namespace = pod.metadata.namespace or ""
-    claims = (await listed(api, VGPU_CLAIMS, namespace=namespace)).items
-    for raw in claims:
-        if ((raw.get("status") or {}).get("reservedFor") or {}).get("podUID") == pod.metadata.uid:
-            return VGPUClaim.read(raw)
-    own = pod_claim_name(pod.metadata.name, pod.metadata.uid)
-    named = pod.metadata.annotations.get(ANNOTATION_CLAIM, own)
-    return next((VGPUClaim.read(raw) for raw in claims if raw["metadata"]["name"] == named), None)
 
 
 # Printing.

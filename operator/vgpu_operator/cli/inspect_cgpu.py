@@ -19,11 +19,12 @@ from vgpu_api.errors import VgpuError
 from vgpu_api.field_errors import describe
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import GPUDevice
-from vgpu_client.api import Api
 from vgpu_client.printing import printable
+from vgpu_operator.cli.access import connected
 from vgpu_operator.cli.arguments import add_cluster
 from vgpu_operator.cli.holdings import NOT_ALLOWED, claims_of, with_holdings
 from vgpu_operator.cli.listing import CannotAnswer, listed
+from vgpu_operator.cli.parsing import Parser
 
 _GIB_IN_MIB = 1024
 _RULE = "-" * 72
@@ -87,7 +88,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 async def _print(options: argparse.Namespace) -> None:
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         nodes = (await listed(api, NODES)).items
         devices = (await listed(api, GPU_DEVICES)).items
         claims = await claims_of(api)
@@ -108,13 +109,13 @@ def _decoded(raw: Mapping[str, Any]) -> GPUDevice:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table and return the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kubectl inspect cgpu",
         description="Show the allocated GPU memory of each node, as Alibaba's plugin does.",
     )
     add_cluster(parser)
     try:
-        asyncio.run(_print(parser.parse_args(arguments)))
+        asyncio.run(_print(parser.parsed(arguments)))
     except VgpuError as error:
         print(f"kubectl inspect cgpu: {printable(str(error))}", file=sys.stderr)
         return 1

@@ -35,7 +35,13 @@ from vgpu_operator.insight.ages import age
 from vgpu_operator.insight.states import node_state, state_of
 
 JSONPATH = "jsonpath="
-KINDS: Mapping[str, Resource] = {"slices": VGPU_CLAIMS, "devices": GPU_DEVICES, "nodes": NODES}
+KINDS: Mapping[str, Resource] = {
+    "slices": VGPU_CLAIMS,
+    "pods": VGPU_CLAIMS,
+    "devices": GPU_DEVICES,
+    "nodes": NODES,
+}
+"""The kind that is read for each kind that is shown: pods are shown by their claims."""
 _NOTHING = Amount()
 
 
@@ -50,7 +56,7 @@ class GetQuery:
     Attributes:
         kind: A key of `KINDS`.
         names: Show only objects with these names; empty: all.
-        namespace: The namespace of slices; None: all namespaces.
+        namespace: The namespace of slices and pods; None: all namespaces.
         selector: A label selector in the syntax of the API server.
         output: Empty for a table; `wide`, `json`, `yaml`, `name` or `jsonpath=TEMPLATE`.
         watch: Keep printing changes.
@@ -107,6 +113,8 @@ async def _read(query: GetQuery, api: Api) -> Found:
     found.version, items = listing.resource_version, listing.items
     if resource is GPU_DEVICES:
         items = await _as_claims_say(api, items, found)
+    if query.kind == "pods":
+        items = [obj for obj in items if _pod_of(obj)]
     found.objects = {_key(obj): obj for obj in items}
     if resource is NODES:
         with_devices = await _read_devices(api, found)
@@ -132,12 +140,15 @@ def _keep_named(query: GetQuery, found: Found) -> None:
     Raises:
         CannotAnswer: A named object does not exist.
     """
-    found.objects = {key: obj for key, obj in found.objects.items() if key[1] in query.names}
-    there = {name for _, name in found.objects}
+    found.objects = {
+        key: obj for key, obj in found.objects.items() if _name(query, obj) in query.names
+    }
+    there = {_name(query, obj) for obj in found.objects.values()}
     missing = [name for name in query.names if name not in there]
     if missing:
-        where = f" in namespace {query.namespace}" if query.kind == "slices" else ""
-        raise CannotAnswer(f"no {query.kind[:-1]} {', '.join(missing)}{where}")
+        where = f" in namespace {query.namespace}" if KINDS[query.kind].namespaced else ""
+        what = "pod with a claim named" if query.kind == "pods" else query.kind[:-1]
+        raise CannotAnswer(f"no {what} {', '.join(missing)}{where}")
 
 
 async def _as_claims_say(api: Api, devices: list[Object], found: Found) -> list[Object]:
@@ -175,6 +186,8 @@ async def listed(
 
 
 def _by_kubectl(query: GetQuery, found: Found) -> None:
+    if query.kind == "pods":
+        raise CannotAnswer("jsonpath of pods: use kubectl get pods, or get slices")
     if shutil.which(query.kubectl[0]) is None:
         raise CannotAnswer("jsonpath needs kubectl, which is not on the PATH")
     resource = KINDS[query.kind]
@@ -206,9 +219,10 @@ def _print(
 ) -> None:
     resource = KINDS[query.kind]
     if query.output == "name":
-        group = f".{resource.group}" if resource.group else ""
+        kind = "pod" if query.kind == "pods" else resource.kind.lower()
+        group = f".{resource.group}" if resource.group and query.kind != "pods" else ""
         for obj in objects:
-            printer.line(f"{resource.kind.lower()}{group}/{obj['metadata']['name']}")
+            printer.line(f"{kind}{group}/{_name(query, obj)}")
     elif query.output in ("json", "yaml"):
         printer.out.write(_as_document(query, [_shown(obj) for obj in objects]))
         printer.out.flush()
@@ -220,8 +234,9 @@ def _print(
 
 
 def _none_found(query: GetQuery) -> str:
-    where = f" in namespace {query.namespace}" if query.namespace and query.kind == "slices" else ""
-    return f"no {query.kind} found{where}"
+    where = f" in namespace {query.namespace}" if query.namespace else ""
+    what = "pods with claims" if query.kind == "pods" else query.kind
+    return f"no {what} found{where}"
 
 
 def _as_document(query: GetQuery, objects: list[Object]) -> str:
@@ -270,7 +285,9 @@ def _changed(query: GetQuery, event: Mapping[str, Any], found: Found) -> list[Ob
     if event["type"] == "BOOKMARK":
         return []
     if query.kind != "nodes":
-        return [obj] if not query.names or obj["metadata"]["name"] in query.names else []
+        if query.kind == "pods" and not _pod_of(obj):
+            return []
+        return [obj] if not query.names or _name(query, obj) in query.names else []
     if event["type"] == "DELETED":
         found.devices.pop(obj["metadata"]["name"], None)
     else:
@@ -294,8 +311,9 @@ def table(
         now: The current time, for ages.
     """
     wide = query.output == "wide"
-    if query.kind == "slices":
-        return _slices(objects, now, wide=wide, namespaces=query.namespace is None)
+    if query.kind in ("slices", "pods"):
+        shown = _slices(objects, now, wide=wide, namespaces=query.namespace is None)
+        return _by_pod(shown) if query.kind == "pods" else shown
     if query.kind == "devices":
         return _devices([GPUDevice.model_validate(obj) for obj in objects], now, wide=wide)
     of_node: dict[str, list[GPUDevice]] = {}
@@ -342,6 +360,17 @@ def _slices(objects: Iterable[Object], now: datetime, *, wide: bool, namespaces:
             row += [status.cards, said.message if said else ""]
         table.rows.append(row)
     return table
+
+
+def _by_pod(slices: Table) -> Table:
+    """Return the table of slices with the pod in front, and the claim's name last."""
+    header = [name for name in slices.header if name not in ("NAME", "POD")]
+    first = ["NAMESPACE", "POD"] if "NAMESPACE" in header else ["POD"]
+    order = [*first, *(name for name in header if name != "NAMESPACE"), "NAME"]
+    chosen = [list(slices.header).index(name) for name in order]
+    names = ["NAME" if name == "POD" else "CLAIM" if name == "NAME" else name for name in order]
+    rows: list[Sequence[Cell]] = [[row[number] for number in chosen] for row in slices.rows]
+    return Table(names, rows, dispensable=("CLAIM", "AGE", "REQUEST", "NODE"))
 
 
 def _devices(devices: Iterable[GPUDevice], now: datetime, *, wide: bool) -> Table:
@@ -432,6 +461,19 @@ def _sum(amounts: Iterable[Amount | None]) -> Amount:
 
 def _part(held: int, given: int) -> float | None:
     return held / given if given else None
+
+
+def _name(query: GetQuery, obj: Object) -> str:
+    """Return the name by which an object is asked for."""
+    return _pod_of(obj) if query.kind == "pods" else str(obj["metadata"]["name"])
+
+
+def _pod_of(obj: Object) -> str:
+    """Return the pod of a claim; empty if it has none, or cannot be read."""
+    try:
+        return VGPUClaim.read(obj).shown_pod
+    except ValidationError:
+        return ""
 
 
 def _key(obj: Object) -> tuple[str, str]:

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_client.printing import printable
+from vgpu_operator.cli.access import connected
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.migrate import Migration, former_of, is_taken_over
@@ -23,6 +23,7 @@ from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import Uninstall
 
 _DONE, _LEFT, _NOT_BEGUN = 0, 1, 2
+_ACTING_AS_THE_OPERATOR = ("release", "migrate")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
         0 if everything is done, 1 if something is left, 2 if nothing was started.
     """
     try:
+        if options.user and options.command in _ACTING_AS_THE_OPERATOR:
+            raise CannotAnswer(f"--as: {options.command} acts as the operator itself")
         return asyncio.run(_COMMANDS[options.command](options))
     except CannotAnswer as error:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
@@ -45,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _uninstall(options: argparse.Namespace) -> int:
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         resource = (await installed_config(api)).nvidia.resource_count_name
         work = Uninstall(
             api,
@@ -60,7 +63,7 @@ async def _uninstall(options: argparse.Namespace) -> int:
 
 
 async def _release(options: argparse.Namespace) -> int:
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         work = ReleaseNode(api, print, node=options.node, delete_pods=options.delete_pods)
         plan = await work.plan()
         lines = plan.lines(options.node) or [f"nothing is allocated on node {options.node}"]
@@ -70,7 +73,7 @@ async def _release(options: argparse.Namespace) -> int:
 
 
 async def _migrate(options: argparse.Namespace) -> int:
-    async with Api.connect(options.kubeconfig, options.context) as api:
+    async with connected(options) as api:
         node = options.node or ""
         found = await survey(api, node=node)
         for line in lines_of(found):

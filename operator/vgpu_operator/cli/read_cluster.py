@@ -37,7 +37,7 @@ from vgpu_operator.ledger import Ledger
 _ALWAYS = (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS)
 
 
-async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveCluster:
+async def read_cluster(api: Api) -> LiveCluster:
     """Read the objects that decide where a pod is placed. Nothing is written to the cluster.
 
     These are nodes, devices, quotas and claims; and, if that is allowed, pods, disruption budgets,
@@ -48,31 +48,30 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
         ClientError: The API server is unreachable, or refuses nodes, devices, quotas or claims.
         CannotAnswer: vgpu is not installed in the cluster.
     """
-    async with Api.connect(kubeconfig, context) as api:
-        installed = await installation(api)
-        config = installed.config
-        state = State(config, Ledger(config=config), lambda: str(uuid4()))
-        pods, running = "", list[Event]()
-        try:
-            running = await current_events(api, (PODS,))
-        except Forbidden as error:
-            pods = error.message
-        try:
-            await _read(api, state, _ALWAYS, pods_are_known=not pods)
-        except NotFound:
-            for kind in _ALWAYS:
-                # raises an error that names the kind if the cluster does not serve it
-                await listed(api, kind)
-            raise
-        for event in running:
-            apply(event, state)
-        volumes = ""
-        if config.scheduling.decides_first:
-            volumes = await read_volumes(api, state)
-        if config.scheduling.mode == "Claims":
-            await read_resource_claims(api, state)
-        await read_evictable(api, state)
-        priorities = await read_priorities(api)
+    installed = await installation(api)
+    config = installed.config
+    state = State(config, Ledger(config=config), lambda: str(uuid4()))
+    pods, running = "", list[Event]()
+    try:
+        running = await current_events(api, (PODS,))
+    except Forbidden as error:
+        pods = error.message
+    try:
+        await _read(api, state, _ALWAYS, pods_are_known=not pods)
+    except NotFound:
+        for kind in _ALWAYS:
+            # raises an error that names the kind if the cluster does not serve it
+            await listed(api, kind)
+        raise
+    for event in running:
+        apply(event, state)
+    volumes = ""
+    if config.scheduling.decides_first:
+        volumes = await read_volumes(api, state)
+    if config.scheduling.mode == "Claims":
+        await read_resource_claims(api, state)
+    await read_evictable(api, state)
+    priorities = await read_priorities(api)
     unread = Unread(installed.unknown, pods, volumes)
     return LiveCluster(state, lambda _: unread, priorities)
 

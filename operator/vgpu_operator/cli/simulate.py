@@ -157,12 +157,18 @@ class _Simulation(Simulation[Result]):
 
 def _cluster(options: argparse.Namespace) -> WholeCluster:
     if options.state is None:
-        # Imported only here: the client's libraries take most of a second to load.
-        from vgpu_operator.cli.read_cluster import read_cluster
-
-        return asyncio.run(read_cluster(options.kubeconfig, options.context))
+        return asyncio.run(_live_cluster(options))
     source = str(options.state)
     return PaperCluster(read_state(json_file(options.state), source=source), source=source)
+
+
+async def _live_cluster(options: argparse.Namespace) -> WholeCluster:
+    # Imported only here: the client's libraries take most of a second to load.
+    from vgpu_operator.cli.access import connected
+    from vgpu_operator.cli.read_cluster import read_cluster
+
+    async with connected(options) as api:
+        return await read_cluster(api)
 
 
 def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,3 +158,11 @@ async def test_a_node_without_devices_is_said(cluster: Cluster):
     cluster.put(NODES, a_node("plain").to_wire())
     with pytest.raises(CannotAnswer, match="node plain has no devices"):
         await drain(cluster, "plain").plan()
+
+
+@pytest.mark.parametrize("subject", ["GPU-0", "node-1"])
+async def test_a_cordon_evicts_nobody_and_is_made_once(cluster: Cluster, subject: str):
+    assert await drain(cluster, subject).cordon() == ["gpu-0"]
+    assert await drain(cluster, subject).cordon() == []
+    assert cluster.events == ["cordon gpu-0 True"]
+    assert await drain(cluster, subject).uncordon() == ["gpu-0"]

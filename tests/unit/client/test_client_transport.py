@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import socket
 import ssl
 import time
@@ -33,6 +35,7 @@ from vgpu_client.errors import (
     Unreachable,
 )
 from vgpu_client.session import Sockets
+from vgpu_client.transport import REQUESTS, REQUESTS_LEVEL, Manner
 from vgpu_local.pki import Authority
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -441,3 +444,55 @@ def test_a_server_that_is_gone_without_a_word_is_noticed_long_before_a_missed_bo
             for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         )
     assert idle_s + interval_s * count <= 25
+
+
+async def test_requests_are_made_in_the_name_of_another_user(tmp_path: Path):
+    seen: list[list[tuple[str, str]]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append([(name, value) for name, value in request.headers.items() if "Imp" in name])
+        return web.json_response({"kind": "Pod", "metadata": {}})
+
+    manner = Manner(user="joe", groups=("a", "b"), uid="1")
+    async with a_server(handler) as server:
+        kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
+        async with Api.connect(kubeconfig, None, manner) as api:
+            await api.get(PODS, "p", namespace="n")
+            await api.acting_as("jane").get(PODS, "p", namespace="n")
+    groups = [("Impersonate-Group", "a"), ("Impersonate-Group", "b")]
+    assert sorted(seen[0]) == [*groups, ("Impersonate-Uid", "1"), ("Impersonate-User", "joe")]
+    assert seen[1] == [("Impersonate-User", "jane")]
+
+
+async def test_a_request_lasts_no_longer_than_its_limit(tmp_path: Path):
+    given: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        given.append(request.query.get("timeout", ""))
+        if request.method == "GET":
+            await asyncio.sleep(5)
+        return web.json_response({"kind": "Pod", "metadata": {}})
+
+    async with a_server(handler) as server:
+        kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
+        async with Api.connect(kubeconfig, None, Manner(limit_s=0.3)) as api:
+            await api.merge_patch(PODS, "p", {}, namespace="n")
+            with pytest.raises(Unreachable, match="no answer in time"):
+                async with asyncio.timeout(4):
+                    await api.get(PODS, "p", namespace="n")
+    assert given[0] == "300ms"
+
+
+async def test_requests_are_logged_below_debug(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Pod", "metadata": {}})
+
+    async with a_server(handler) as server:
+        kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
+        async with Api.connect(kubeconfig) as api:
+            for level, lines in ((logging.DEBUG, 0), (REQUESTS_LEVEL, 1)):
+                caplog.clear()
+                with caplog.at_level(level, REQUESTS.name):
+                    await api.get(PODS, "p", namespace="n")
+                assert len(caplog.messages) == lines
+    assert re.fullmatch(r"GET http://\S+/pods/p 200 in \d+ ms", caplog.messages[0])
