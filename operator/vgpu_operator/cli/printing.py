@@ -130,21 +130,26 @@ def drawn(
 ) -> list[str]:
     """Return the lines of a table for a terminal."""
     chosen = [number for number, name in enumerate(table.header) if name in layout.columns]
-    rows = [[_with_bar(row[n], bars=layout.has_bars) for n in chosen] for row in table.rows]
-    styles = [[_style(row[n]) for n in chosen] for row in table.rows]
+    rows = [[_shown(row[n], layout) for n in chosen] for row in table.rows]
     if header:
-        rows.insert(0, [table.header[n] for n in chosen])
-        styles.insert(0, [_BOLD] * len(chosen))
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        layout.gap.join(
-            _coloured(cell, style if is_coloured else "") + " " * (width - len(cell))
-            for cell, style, width in zip(row, its, widths, strict=True)
-        ).rstrip()
-        for row, its in zip(rows, styles, strict=True)
+        rows.insert(0, [(table.header[n], _BOLD) for n in chosen])
+    widths = [max(len(text) for text, _ in column) for column in zip(*rows, strict=True)]
+    return [_drawn_row(row, widths, layout.gap, is_coloured=is_coloured) for row in rows]
+
+
+def _drawn_row(
+    cells: Sequence[tuple[str, str]], widths: Sequence[int], gap: str, *, is_coloured: bool
+) -> str:
+    padded = [
+        _coloured(text, style if is_coloured else "") + " " * (width - len(text))
+        for (text, style), width in zip(cells, widths, strict=True)
     ]
+    return gap.join(padded).rstrip()
+
+
+def _shown(cell: Cell, layout: Layout) -> tuple[str, str]:
+    """Return the text of a cell and its style."""
+    return _with_bar(cell, bars=layout.has_bars), _style(cell)
 
 
 class Printer:
