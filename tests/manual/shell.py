@@ -137,7 +137,7 @@ def _of_ours(called: Sequence[str], arguments: Sequence[str]) -> list[str]:
             programs[name].parser.parse_args(rest)
     except SystemExit as ended:
         if ended.code:
-            return [complaint.getvalue().strip().rpartition("error: ")[2]]
+            return complaint.getvalue().rpartition("error: ")[2].splitlines()[:1]
     return []
 
 

@@ -138,7 +138,7 @@ def test_the_manual_has_links_blocks_and_commands() -> None:
             "kubectl rollout status deployment/vgpu-operater",
             "no deployment/vgpu-operater in manifests/base or manifests/uninstall",
         ),
-        ("kubectl vgpu simulate --stat state.json --nope", "unrecognized arguments: --nope"),
+        ("kubectl vgpu simulate --nope", "unrecognized arguments: --nope"),
         ("kubectl vgpu audit --nodes NODE", "unrecognized arguments: --nodes NODE"),
         ("kubectl vgpu fly", "no such command: kubectl vgpu fly"),
         ("bash tests/cluster/none.sh", "no file tests/cluster/none.sh"),
