@@ -140,8 +140,8 @@ struct vgpu_region_column {
 
 struct vgpu_region_slot {
     uint64_t owner;
-    uint64_t start_time; /* in full, for the agent */
-    uint64_t pid_namespace; /* in full, for the agent */
+    uint64_t start_time; /* all bits; `owner` has only the low ones */
+    uint64_t pid_namespace; /* inode, all bits */
     uint64_t image; /* random bytes of the loaded program: a process has others after an exec */
     uint32_t pid; /* in the process's own namespace */
     uint32_t host_pid; /* written by the agent; 0: not known */

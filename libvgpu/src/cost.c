@@ -11,7 +11,7 @@
 #define HALF_TIMESLICE_NS UINT64_C(1000000)   /* an interrupted kernel takes at least this much longer */
 #define FEW 8                            /* measurements; any of so few may consist mostly of others' timeslices */
 #define LEAST_AVERAGED 48                /* measurements */
-#define MOST_AVERAGED 512                /* measurements; at least half a second */
+#define MOST_AVERAGED 512                /* measurements, which take at least half a second */
 #define PER_SPREAD 512                   /* measurements after which an average that varies by its own mean is known to 3 % */
 #define HALF_OF_THEM 32768               /* as a fraction of 65536 */
 #define OF_THE_LAST 64                   /* measurements */

@@ -159,7 +159,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "--unused-lease-seconds",
         type=float,
         default=UNUSED_ALLOCATION_S,
-        help="release allocated slots that are not on the kubelet's record after this long",
+        help="release allocated slots that are not in the kubelet's record after this long",
     )
     parser.add_argument(
         "--on-violation",
@@ -192,7 +192,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     parser.add_argument(
         "--dra",
         action="store_true",
-        help="prepare ResourceClaims of driver vgpu.dev, too, as mode Claims needs it "
+        help="also prepare ResourceClaims of driver vgpu.dev, for mode Claims "
         "(Kubernetes 1.34 or later)",
     )
     parser.add_argument(
@@ -204,7 +204,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     parser.add_argument(
         "--instance",
         default=os.environ.get("POD_UID") or "agent",
-        help="name of this agent among those of the node, which names its sockets of --dra; "
+        help="unique name of this agent on the node, which names its --dra sockets; "
         "default: $POD_UID",
     )
     given = parser.parse_args(arguments)

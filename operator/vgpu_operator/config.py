@@ -377,7 +377,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         "--standbys-first",
         type=_seconds,
         default="0s",
-        help="restart for a new configuration this long after standbys, if leader",
+        help="when leading, restart for a new configuration this long after the standbys",
     )
     option(
         "--certificates",

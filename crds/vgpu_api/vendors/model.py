@@ -434,7 +434,7 @@ class Kind(_Part):
 
     @property
     def annotations(self) -> frozenset[str]:
-        """Return all pod annotations of the kind: by users and for the plugin."""
+        """Return all pod annotations of the kind, for users and for the plugin."""
         chosen = self.selection.model_dump().values()
         records = self.records
         written = (records.allocated, records.to_allocate, *records.more, self.counted_in)

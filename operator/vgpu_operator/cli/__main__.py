@@ -79,7 +79,7 @@ def parser() -> Parser:
         help="Validate a configuration and list keys that have no effect",
         description="Validate vgpu's configuration, or HAMi's in any of its forms: a ConfigMap, a "
         "configuration document or a values file. Lists keys that have no effect, and resource "
-        "names that the manifests must be changed for. Each file is checked by itself, without a "
+        "names that the manifests must be adapted to. Each file is checked by itself, without a "
         "cluster. Exits with status 2 if a file is invalid.",
     )
     importing = commands.add_parser(
@@ -169,7 +169,7 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
         "simulate",
         help="Show where a pod or claim would be placed",
         description="Show where pods and claims would be placed, in the live cluster or in one "
-        "described by a file, and who would make way for a pod that does not fit. Nothing is "
+        "described by a file, and which pods would be evicted for others. Nothing is "
         "created and nobody is evicted.",
     )
     simulate.add_argument(

@@ -43,13 +43,13 @@ class Timers(Generic[_K]):
         self._at: dict[_K, float] = {}
 
     def set(self, key: _K, at: float) -> None:
-        """Look at it at this time, in monotonic seconds, unless an earlier time is set."""
+        """Set the time for looking at a key, in monotonic seconds, unless an earlier one is set."""
         if at < self._at.get(key, float("inf")):
             self._at[key] = at
             heappush(self._heap, (at, key))
 
     def pop(self, now: float, *, at_most: int = 1 << 30) -> list[_K]:
-        """Remove and return those whose time has come, earliest first."""
+        """Remove and return the keys whose time has come, earliest first."""
         found: list[_K] = []
         while self._heap and self._heap[0][0] <= now and len(found) < at_most:
             at, key = heappop(self._heap)

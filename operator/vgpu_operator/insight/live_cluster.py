@@ -339,7 +339,7 @@ class LiveCluster:
                 self._held.callback(known.pop, key)
 
     def least_of(self, group: GroupKey) -> int | None:
-        """Return the least number of the group's pods that may run; None if nothing says it."""
+        """Return how many of the group's pods must run together, or None if it is unknown."""
         return least_of(self.state, group)
 
     def running_of(self, group: GroupKey) -> int:

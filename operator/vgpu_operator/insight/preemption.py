@@ -163,7 +163,7 @@ def would_preempt(state: State, found: MakesWay, readable: Container[str]) -> Wo
 
 def unknown(config: ClusterConfig, why: str) -> WouldPreempt:
     """Return the answer for a pod if it is not known which pods would be evicted for it."""
-    message = f"Not known who would make way: {why}"
+    message = f"Not known which pods would be evicted: {why}"
     return WouldPreempt(config.scheduling.preemption.enabled, message, not_judged=why)
 
 

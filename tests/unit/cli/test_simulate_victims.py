@@ -163,7 +163,7 @@ def test_a_state_without_pods_says_that_nobody_knows(
     assert (found["preemption"]["victims"], found["preemption"]["whyNot"]) == ([], "")
     pods = [a_raw_pod(name, priority=1000) for name in ("one", "two")]
     lines = said(state, *pods)
-    assert lines[2] == "Not known who would make way: the state has no pods"
+    assert lines[2] == "Not known which pods would be evicted: the state has no pods"
 
 
 def test_amounts_that_no_claim_holds_are_freed_by_nobody(run: Run) -> None:

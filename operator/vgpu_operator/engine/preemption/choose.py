@@ -81,7 +81,7 @@ class Choice:
     Attributes:
         node: The node's name.
         number: The number that the columns give the node.
-        victims: Who has to go, the most important first; empty if what ends anyway suffices.
+        victims: The pods to evict, the most important first; empty if pods that end anyway suffice.
         shares: The shares of devices that the pod would get.
     """
 

@@ -1,8 +1,8 @@
 """Chooses the pods to evict for a single pod, or for the pods of a group that must start together.
 
-The pods of a group are planned one after another. Each counts the places of those before it as
-taken, and the victims of those as gone, so the cost is the sum; if too few get a place, nobody
-goes. A plan for a large group takes many steps, and the state may change between them. So the plan
+The pods of a group are planned one after another. Each counts the places of earlier pods as taken
+and their victims as gone, so the cost is the sum; if too few get a place, nobody is evicted. A plan
+for a large group takes many steps, and the state may change between them. So the plan
 is checked again before anybody is evicted.
 """
 
