@@ -25,6 +25,7 @@ from vgpu_api.names import (
     AGENT_NAMESPACE,
     API_VERSION,
     FIELD_MANAGER_AGENT,
+    FIELD_MANAGER_OPERATOR,
     device_object_name,
 )
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS
@@ -43,6 +44,7 @@ MEMORY_MIB = 81_920
 COUNT = "nvidia.com/gpu"
 UNTAINTED = ("--disable-admission-plugins=TaintNodesByCondition",)
 """Arguments of kube-apiserver: no controller takes the taint off nodes that are new."""
+_NOTHING = {"memory": "0", "cores": 0, "slots": 0}
 _SINCE = "2026-01-01T00:00:00Z"
 _AT_ONCE = 16
 _PER_TRANSACTION = 100
@@ -162,6 +164,13 @@ async def make_devices(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
         field_manager=FIELD_MANAGER_AGENT,
         subresource="status",
     )
+    # The operator would write this once to each device, for 22 minutes at 5,000 nodes.
+    await api.apply(
+        GPU_DEVICES,
+        {**head, "metadata": {"name": name}, "status": {"allocated": _NOTHING}},
+        field_manager=FIELD_MANAGER_OPERATOR,
+        subresource="status",
+    )
     with contextlib.closing(Etcd(etcd)) as store:
         await asyncio.to_thread(_copy_devices, store, name, node_uids)
 
@@ -206,7 +215,7 @@ def _copy_devices(etcd: Etcd, name: str, node_uids: dict[str, str]) -> None:
                 metadata["uid"] = str(uuid.uuid4())
                 metadata["ownerReferences"][0].update(name=node, uid=uid)
                 device["spec"]["nodeName"] = node
-                device["status"] = device_status(node, index)
+                device["status"] |= device_status(node, index)
                 yield prefix + metadata["name"], device
 
     left = islice(copies(), 1, None)  # the others are copies of the first
