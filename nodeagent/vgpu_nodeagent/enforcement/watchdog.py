@@ -292,6 +292,8 @@ def _shares(
     found: dict[str, tuple[int | None, bool]] = {}
     for uuid, of_device in limits.items():
         limited = all(limit.limits_compute for limit in of_device)
+        # The driver's figures cannot be split by container, so the containers of a claim are judged
+        # together; one unlimited container lifts the limit of all.
         share = min(ALL_CORES, sum(limit.cores for limit in of_device)) if limited else None
         forced = all(limit.policy is CorePolicy.FORCE for limit in of_device)
         found[uuid] = (share, forced)
@@ -346,6 +348,7 @@ class Signals:
             terminated: The processes that have had a SIGTERM; the others are added.
         """
         for pid in pids:
+            # SIGTERM first, so that a training job can write its checkpoint.
             number = signal.SIGKILL if pid in terminated else signal.SIGTERM
             terminated.add(pid)
             try:

@@ -236,6 +236,8 @@ def grant(
         Refused: A slot belongs to another pod, the claim allocation is closed or belongs to another
             pod, a device is unknown, or the sum on a device would exceed what is allocatable.
     """
+    # Before the sums: the pod's containers still run under the former claim, and would be counted
+    # twice.
     former = _former_accounts(state, claim_allocation)
     if former:
         state, claim_allocation = _taken_over(state, former, claim_allocation)
@@ -282,6 +284,8 @@ def close(state: SlotState, claim_uid: str) -> SlotState:
         for n, slot_allocation in state.slot_allocations.items()
         if slot_allocation.claim_uid != claim_uid
     }
+    # The record stays, closed, until the API server has the release. Without it, a PreStart with an
+    # old view of the claim would grant the devices once more.
     closed = replace(claim_allocation, closed=True)
     return replace(
         state,
@@ -329,6 +333,7 @@ def forget(state: SlotState, claim_uid: str) -> SlotState:
 def drop(state: SlotState, name: str) -> SlotState:
     """Drop a slot allocation if it was never bound."""
     slot_allocation = state.slot_allocations.get(name)
+    # A bound one ends with its claim (`close`), because its container may still run.
     if slot_allocation is None or slot_allocation.is_bound:
         return state
     others = {key: other for key, other in state.slot_allocations.items() if key != name}
@@ -392,6 +397,8 @@ def _taken_over(
     for account in former:
         for uuid, use in account.use.items():
             before[uuid] = before.get(uuid, Use()) + use
+    # A sum over the former claims, but the greater of former and new: the former ones run side by
+    # side, while the new one replaces them.
     peak = {uuid: use.peak(before.get(uuid, Use())) for uuid, use in new.use.items()}
     rest = replace(
         state,
@@ -421,6 +428,8 @@ def _bound(state: SlotState, claim_allocation: ClaimAllocation, binding: Binding
             "which this agent does not know",
         )
     for other in state.on(slot_allocation.slot_ids):
+        # The kubelet may hand out a slot as soon as its pod is gone from the API server, while that
+        # pod's containers are still being stopped.
         if other.is_bound and other.pod_uid != claim_allocation.pod_uid:
             raise Refused(
                 Why.SLOT_TAKEN,

@@ -78,6 +78,7 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
         count=count,
         memory=None if memory_mib is None else quantity.format_mib(memory_mib),
         memory_percent=100 if memory_mib is None and not kind.counted else None,
+        # The plugin gives Online pods precedence instead of a share, so they reserve no compute.
         cores=0 if is_online else _cores(kind, place, count),
         selector=_selector(kind, pod),
         app_class=app_class,

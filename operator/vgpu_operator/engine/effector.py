@@ -151,6 +151,8 @@ class Effector:
                 self._decisions.log(effect)
                 ended = events.ClaimWritten(effect, "done", _decoded(obj))
             case Rejected(error) if error.status == 404:
+                # 404: the claim was deleted before the write. That is a conflict with a claim that
+                # is gone, not a refusal of the write.
                 ended = events.ClaimWritten(effect, "conflict", None, str(error))
             case Rejected(error):
                 logger.warning("claim %s/%s not written: %s", *effect.key, error)
@@ -172,6 +174,8 @@ class Effector:
         """Return the current claim; None if it is gone or invalid, or if leadership is lost."""
         namespace, name = effect.key
         backoff = Backoff(_FIRST_WAIT_S, _LAST_WAIT_S)
+        # The write's assumption stays until the claim is read, so keep trying while this replica
+        # leads.
         while self._leads():
             try:
                 return _decoded(await self._api.get(VGPU_CLAIMS, name, namespace=namespace))
@@ -211,6 +215,7 @@ class Effector:
         """Return the end of a write that was not done, with the ResourceClaim as it is now."""
         name = f"{effect.namespace}/{effect.name}"
         logger.warning("ResourceClaim %s not written: %s", name, outcome)
+        # An unresolved write may still land, so what was found now is not the last word.
         is_open = isinstance(outcome, Unresolved)
         ended: Literal["refused", "unknown"] = "unknown" if is_open else "refused"
         why = str(outcome)
@@ -275,6 +280,7 @@ class Effector:
             logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
             self._observe(events.PodRead(effect, "unknown"))
             return
+        # A pod with another UID is another pod: the one that was meant is gone.
         if raw["metadata"].get("uid") != effect.uid:
             self._observe(events.PodRead(effect, "gone"))
             return

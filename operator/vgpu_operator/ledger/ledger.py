@@ -153,6 +153,8 @@ class Ledger:
     def _count_as(self, namespace: str, record: ClaimRecord, scopes: PodScopes | None) -> None:
         held = record.held
         if held is not NOTHING and record.scopes != scopes:
+            # Out under the old scopes and in under the new ones: other quotas may count the pod
+            # now.
             self._quotas.move(namespace, before=held, after=NOTHING, scopes=record.scopes)
             self._quotas.move(namespace, before=NOTHING, after=held, scopes=scopes)
             self._quotas.may_take_more(namespace)
@@ -199,6 +201,8 @@ class Ledger:
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
         """End an assumption whose write has an outcome, and record the resulting claim."""
+        # The claim may be older than the version that a watch has delivered meanwhile; then
+        # `_observe` ignores it, and only the assumption ends.
         self._drop(assumption)
         self._observe(claim)
         self._recount(assumption.key)
@@ -223,6 +227,8 @@ class Ledger:
         if not holding:
             yield
             return
+        # Muted, because this is no change of the cluster: every cache that follows the change log
+        # would be computed again.
         with self._table.muted():
             for place, (record, _) in holding.items():
                 self._replace(place, record, NOTHING)
@@ -338,7 +344,11 @@ class Ledger:
         """Hold the most that may be true of a claim; drop a deleted claim without assumptions."""
         held = record.observed
         if record.assumed:
+            # Nobody knows which of the writes has reached the API server, so each device must have
+            # room for any of them.
             held = peak_of((record.observed, *record.assumed.values()))
+        # Even if more is held on one device, less may be held of another, so waiting claims of the
+        # namespace are tried again.
         if record.held.devices and held != record.held:
             self._quotas.may_take_more(key.namespace)
         self._replace(key, record, held)

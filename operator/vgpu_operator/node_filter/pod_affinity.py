@@ -167,6 +167,8 @@ class Peers:
     ) -> int:
         """Return the domains excluded by the pod's anti-affinity, or by that of other pods."""
         nodes = 0
+        # Anti-affinity works in both directions: a pod that is there may exclude this one by a term
+        # of its own.
         for peer in (peers[uid] for uid in self._with_terms if uid in peers):
             for term in peer.apart:
                 if term.matches(rules.namespace, labels):
@@ -191,6 +193,7 @@ class Peers:
             if all(term.matches(peer.namespace, peer.labels) for term in rules.together)
         ]
         is_own = all(term.matches(rules.namespace, labels) for term in rules.together)
+        # kube-scheduler makes the same exception (satisfyPodAffinity).
         is_first = is_own and not found
         nodes = ALL
         for term in rules.together:
@@ -217,11 +220,13 @@ class Peers:
             eligible = with_keys
             eligible &= selected if each.honors_affinity else ALL
             eligible &= tolerated if each.honors_taints else ALL
+            # Spread constraints count pods of the pod's own namespace only.
             there = [peer for peer in peers.values() if peer.namespace == rules.namespace]
             counts = self._counts(each, there, eligible)
             # With fewer domains than minDomains the minimum counts as 0, which directs pods to new
             # domains.
             least = min(counts.values(), default=0) if len(counts) >= each.min_domains else 0
+            # A pod that its own constraint does not select adds nothing to the skew.
             own = int(each.selector.matches(labels))
             nodes &= any_of(
                 bits for bits, count in counts.items() if count + own - least <= each.max_skew
@@ -267,6 +272,8 @@ def _terms(affinity: dict[str, Any] | None, namespace: str) -> Iterator[Term]:
         if by_label is None:
             namespaces: frozenset[str] | None = named or frozenset({namespace})
         elif by_label.get("matchLabels") or by_label.get("matchExpressions"):
+            # Namespaces are not watched, so a term that selects them by label alone cannot be
+            # judged here; kube-scheduler still applies it.
             if not named:
                 continue
             namespaces = named
@@ -283,6 +290,8 @@ def _spreads(pod: Pod) -> Iterator[Spread]:
         selector = Selector.of(each.get("labelSelector"))
         keys = [key for key in each.get("matchLabelKeys") or () if key in labels]
         if keys and not selector.is_none:
+            # `matchLabelKeys` compares pods of the same revision only: the pod's own values are
+            # added.
             more = tuple((key, "In", frozenset({labels[key]})) for key in sorted(keys))
             selector = Selector(selector.lines + more)
         yield Spread(

@@ -151,6 +151,7 @@ def given_of(
             detail="the node registers this device no more",
         )
     if in_units:
+        # The plugin counts in cores of the device, while requests are percentages.
         cores = max(1, found.cores * cores // _PERCENT)
     elif kind.numbered_cores is not None:
         cores = sum(1 << core for core in core_ids or range(found.cores))
@@ -198,6 +199,7 @@ def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice
     """Derive the devices from the node's capacity. The last one may be incomplete."""
     unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
     units = _capacity_of(by.resource, node, most=MAX_DEVICES * by.each)
+    # Rounded up: a device that lacks some of its cores is still a device.
     count = -(-units // by.each)
     memory = _capacity_of(by.memory, node, most=_MAX_NUMBER // unit_mib)
     cores = _capacity_of(by.cores, node, most=max(count, 1) * _MAX_CORES)
@@ -290,6 +292,8 @@ def _json(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
                 group=_group(kind, said),
             )
         )
+    # If only some devices name a group, the register does not show how the others are linked, so no
+    # group counts.
     if kind.register_.zone is None and not all(each.group for each in found):
         return tuple(replace(each, group="") for each in found)
     return tuple(found)

@@ -78,10 +78,13 @@ def offer(
         return spec
     claim = state.cache.claim(pod.claim)
     if claim is not None:
+        # A claim that has devices already decides before any plan: a new plan could move the
+        # devices of a pod that is about to run.
         standing = _standing(state, pod, claim, candidates)
         if standing is not None:
             return standing
         if claim.spec.binding_mode == "Immediate":
+            # Decided as a claim and not for the pod, because it keeps its devices if the pod goes.
             return _immediate_for(state, claim, candidates)
     plan = _plan_for(state, pod, spec, candidates, held)
     if plan.refused:
@@ -95,6 +98,7 @@ def offer(
     if softly:
         return take_softly(state, pod, plan)
     reservation = reserve(state, pod.claim, spec, plan, pod)
+    # Only now: a refused pod, or one with a tentative place, must not end the places of others.
     _evict_tentative(state, reservation)
     return reservation
 
@@ -107,6 +111,8 @@ def _reserved(
         return None
     if held.node in candidates and (held.is_binding or _is_on_same_node(state, held)):
         return held
+    # If the pod got devices on another node now and that Binding succeeded after all, it would run
+    # where it has none.
     if held.is_binding and not pod.pod.is_bound:
         text = f"a Binding to {held.node} may still come to stand"
         return Refusal(Reason.RESERVED_ELSEWHERE, text)
@@ -121,6 +127,8 @@ def _plan_for(
     held: Reservation | None,
 ) -> Plan:
     """Plan on the node of the pod's tentative place first, then on all candidates."""
+    # The pod was requeued because this place was kept for it. On another node it would leave the
+    # place unused and take capacity from the next in the queue.
     if held is not None and held.is_tentative and held.node in candidates:
         plan = _plan(state, pod, spec, {held.node})
         if not plan.refused:
@@ -212,6 +220,7 @@ def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str
         state.queue.remove(pod.claim)
         state.claims.look_at(pod.claim)
         return
+    # From here on only capacity can help, so the pod joins the queue.
     state.pods.blocked.pop(pod.uid, None)
     if len(candidates) < SAMPLED_FROM:
         numbers = state.ledger.columns.node_ids(candidates)
@@ -279,6 +288,8 @@ def put_in_queue(
             scopes=pod.scopes,
             priority=pod.priority,
         )
+        # A pod that we bound goes first: it cannot move, and its containers cannot start without
+        # devices.
         standing = Standing.WAITS if was_bound_past_us(state, pod) else Standing.BOUND
     else:
         kind = class_of(state, pod, spec, ruled_out=ruled_out)
@@ -322,6 +333,8 @@ def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
 def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
     queued = state.queue.put(waiter)
     after_s = state.config.scheduling.starvation_after_seconds
+    # A waiter that was queued before keeps its place and its timer; otherwise each refusal would
+    # start its wait again.
     if queued is waiter and after_s:
         state.starving.set(waiter.key, waiter.since + after_s)
     if state.config.scheduling.preemption.enabled and waiter.pod_uid:
@@ -392,6 +405,7 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
 
 def _refusal_of_pod(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
     """Return why the pod itself gets no device, whatever its claim says, or None."""
+    # Before anything else: without admission nobody has checked what the pod does with devices.
     if not pod.is_admitted and not _was_decided_for(claim, pod):
         return Refusal(Reason.NOT_ADMITTED, _NOT_ADMITTED)
     if pod.group is None or not pod.wants_node:
@@ -427,6 +441,7 @@ def _was_decided_for(claim: VGPUClaim | None, pod: GPUPod) -> bool:
 def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
     """Return why an existing claim cannot serve the pod whatever is free, or None if it can."""
     name = claim.metadata.name
+    # Otherwise a user who may create claims could give somebody's waiting pod other amounts.
     if pod.owned and not is_owned_by(claim, pod.uid):
         return Refusal(Reason.CLAIM_NOT_OWNED, f"claim {name} exists and is not this pod's own")
     if claim.metadata.deletion_timestamp is not None:
@@ -483,6 +498,8 @@ def _standing(
     if refusal is not None or allocation is None:
         return refusal
     is_bound_there = pod.pod.spec.node_name == allocation.node_name
+    # The node was registered again since, so its devices may be others. The allocation is void and
+    # the pod is planned like a new one.
     if not is_bound_there and not state.cache.is_there(allocation):
         return None
     if allocation.node_name in candidates:
@@ -531,6 +548,8 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
     with state.deciding(pod.claim, yielding, priority=pod.priority, group=pod.group) as kept:
         views = [kept]
         if state.reservations.tentative:
+            # Respecting every tentative place first costs a second plan only if the pod does not
+            # fit beside them, and saves those pods another round in the queue.
             views.insert(0, replace(kept, yielding=Yielding.ALL))
         for each in views:
             plan = place(
