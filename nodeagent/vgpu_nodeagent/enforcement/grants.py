@@ -61,6 +61,7 @@ class ContainerGrant:
         }
         for number, limit in enumerate(self.limits):
             env[f"{names.ENV_MEMORY_LIMIT}_{number}"] = f"{limit.memory_bytes // MIB}M"
+        # HAMi's variables have one value for the container; ours are on the limit page, by device.
         first = self.limits[0]
         if first.cores:
             env[names.ENV_SM_LIMIT] = str(first.cores)
@@ -112,6 +113,8 @@ def container_grant(
         else _instance_limit(claim, device, instances)
         for device in devices
     )
+    # Without the library a container has no overhead and no incompatibility, so it is left out
+    # wherever nothing remains to be limited.
     whole = request.mode == "Exclusive" or all(
         _needs_no_library(device, limit, capacities)
         for device, limit in zip(devices, limits, strict=True)
@@ -141,6 +144,7 @@ def _needs_no_library(
 
 
 def _control_is_off(pod: Pod, container: str) -> bool:
+    # Any user can set the variable; only admission knows whether the namespace allows it.
     if pod.metadata.labels.get(names.LABEL_ADMITTED) != names.ADMITTED:
         return False
     found = (c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container)

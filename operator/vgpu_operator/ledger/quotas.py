@@ -114,6 +114,8 @@ class Quotas:
             return
         self._versions[namespace, metadata.name] = version
         known = self._quotas.get(namespace, {}).get(metadata.name)
+        # Kubernetes writes a quota's status whenever pods come and go; only a changed spec matters
+        # here.
         if known is not None and known.spec == quota.spec:
             return
         self._drop(namespace, metadata.name)
@@ -176,11 +178,15 @@ class Quotas:
             if quota.spec.counts(scopes):
                 for limit in quota.limits:
                     free = limit.hard - getattr(quota.held, limit.amount)
+                    # Several quotas may limit the same amount; Kubernetes requires all of them to
+                    # be met.
                     left[limit.amount] = min(left.get(limit.amount, free), free)
         return Budget(**left) if left else UNLIMITED
 
     def amounts(self) -> Iterator[QuotaAmount]:
         """Yield every limit and its usage; another thread may call this."""
+        # Copied first, because metrics are read in another thread while the loop changes the
+        # dictionaries.
         for namespace, quotas in list(self._quotas.items()):
             for name, quota in list(quotas.items()):
                 for limit in quota.limits:

@@ -89,6 +89,7 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
     """Return the shares of an allocation for `spec`; a device without UUID fills its node."""
     if allocation is None:
         return NOTHING
+    # Whoever has all of the compute shares the device with nobody, however little memory it takes.
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
     slices: dict[str, int] = {}
     uncut: set[str] = set()
@@ -112,6 +113,7 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
             for uuid, use in uses.items()
             if uuid
         },
+        # A device without a UUID may be any of the node's, so none of them may be given to others.
         full_nodes=frozenset({allocation.node_name}) if "" in uses else frozenset(),
         device_count=_counted(spec, allocation),
     )
@@ -162,6 +164,7 @@ def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> Claim
     if None not in uuids:
         return named
     node = allocation.get("nodeName")
+    # Fail closed: an allocation that cannot be read may use anything on its node.
     nodes = frozenset({node}) if isinstance(node, str) and node else frozenset[str]()
     return peak_of((named, _filled(known), ClaimShares(full_nodes=nodes)))
 
@@ -242,6 +245,8 @@ class ClaimRecords:
 
     def newer(self, key: ClaimKey, uid: str, version: int) -> ClaimRecord | None:
         """Return the claim's record, updated to this version; None if the version is outdated."""
+        # The answer to a write can arrive after the watch has reported the deletion. The object
+        # must not come back and hold its devices for ever.
         if uid in self._tombstones:
             return None
         record = self.at(key)

@@ -125,6 +125,8 @@ class NodeFilters:
         """Record an added or updated node. Return True if its labels or taints have changed."""
         known = self._known.get(number)
         self._known[number] = node
+        # Kubelets write their nodes' status all the time; without this check each write would drop
+        # all cached filters.
         if known is not None and _rules_of(known) == _rules_of(node):
             return False
         if known is not None:
@@ -189,6 +191,8 @@ class NodeFilters:
             nodes &= self._labels.get(key, {}).get(value, 0)
         if rules.kinds is not None:
             for value, of_kind in self._labels.get(ACK_NODE_SCHEDULE, {}).items():
+                # Only a label with a value excludes a node: without it, ACK's scheduler places any
+                # kind of pod there.
                 if value and value not in rules.kinds:
                     nodes &= ~of_kind
         return nodes
@@ -196,12 +200,14 @@ class NodeFilters:
     def _by_requirement(self, requirement: Requirement) -> int:
         if requirement.of_name:
             named = any_of(self._names.get(value, 0) for value in requirement.values)
+            # Kubernetes allows only In and NotIn for fields, and only the field metadata.name.
             return named if requirement.operator == "In" else ~named
         by_value = self._labels.get(requirement.key, {})
         match requirement.operator:
             case "In":
                 return any_of(by_value.get(value, 0) for value in requirement.values)
             case "NotIn":
+                # In Kubernetes, a node without the label matches NotIn, too.
                 return ~any_of(by_value.get(value, 0) for value in requirement.values)
             case "Exists":
                 return any_of(by_value.values())

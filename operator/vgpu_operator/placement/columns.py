@@ -174,12 +174,16 @@ class Columns:
     def put_device(self, device: DeviceFacts) -> int:
         """Add or replace a device, which may have moved to another node."""
         number = self._device_ids.get(device.name)
+        # The sums of the former node still contain the device, so it is removed there and added
+        # here.
         if number is not None and self.node_name[self.node_of[number]] != device.node:
             self.remove_device(device.name)
             number = None
         if number is None:
             number = self._new_device(device)
         else:
+            # The sums are kept by difference: computing them anew would read every device of the
+            # node.
             self._add_to_sums(number, -1)
             self._forget_uuid(number)
         self.uuid[number] = device.uuid
@@ -209,6 +213,7 @@ class Columns:
         number = self._device_ids.pop(name, None)
         if number is None:
             return
+        # The number is used again for another device, which must not inherit this one's use.
         self.set_used(number, slots=0, cores=0, memory=0)
         self._add_to_sums(number, -1)
         self._forget_uuid(number)

@@ -122,12 +122,16 @@ class Endings:
             return False
         if self.state.has_open_account(reserved.pod_uid):
             return False  # it belongs to an earlier claim of the same name
+        # A pod that was never seen here may still be on its way: only a read of the API server
+        # shows that it is gone (`gone`).
         pod = self.view.pod_with_uid(reserved.pod_uid)
         return pod.is_terminal if pod is not None else reserved.pod_uid in self.gone
 
 
 def close(state: SlotState, claim_uid: str) -> Sequence[Effect]:
     """Close the pages of a claim, then free its slots and devices."""
+    # In this order, because a page that is still open would let a process use devices that already
+    # belong to another claim.
     pages = (ClosePage(each.name) for each in state.of_claim(claim_uid))
     return *pages, Commit(slots.close(state, claim_uid)), RoomMade()
 

@@ -119,6 +119,7 @@ def _due(state: State) -> Iterator[Waiter]:
 def _earliest(waiter: Waiter, pod: GPUPod, group: GroupKey | None, state: State) -> float:
     """Return the time from which it is worth searching for victims."""
     work, rules = state.preemptions, state.config.scheduling.preemption
+    # Nobody is less important by the configured gap, so a search on every node would find nothing.
     if pod.priority - rules.min_gap <= state.cache.lowest_priority():
         return state.now + NOBODY_S
     handed, fruitless = work.handed.get(waiter.key), work.fruitless_until(_kind(waiter, group))
@@ -158,6 +159,7 @@ def _start(waiter: Waiter, state: State) -> Iterator[list[Effect]]:
     group = preempts_with(state, pod)
     if group is None:
         found = yield from search_alone(state, pod)
+        # The search yields to the event loop between its steps.
         if state.queue.get(waiter.key) is not waiter:  # it has changed in the meantime
             return
     else:
@@ -168,6 +170,8 @@ def _start(waiter: Waiter, state: State) -> Iterator[list[Effect]]:
         work.found_nobody(kind, state.now, Backoff(AGAIN_S, AGAIN_AT_MOST_S))
         return
     work.fruitless.pop(_kind(waiter, group), None)
+    # Nodes were searched one after another while the cluster changed, so the victims are chosen
+    # again on the nodes that were found; `holds` then checks the whole plan in one step.
     found = yield from choose_again(state, found)
     if victims_of(found) and _still_wait(found, group, state) and holds(state, found):
         yield list(_open(found, group, state))
@@ -199,6 +203,7 @@ def begin(placed: Sequence[Placed], group: GroupKey | None, state: State) -> Ope
     """Open a preemption and keep the devices of its places; nobody is evicted yet."""
     opened = _opened(placed, group, state)
     state.preemptions.open[opened.key] = opened
+    # Before the first eviction: the devices that it frees would otherwise go to whoever asks next.
     _earmark(placed, group, state)
     return opened
 
@@ -275,6 +280,8 @@ def _go_on(opened: OpenPreemption, state: State) -> Iterator[Effect]:
         if result == "overtaken":
             yield from _told_of_more_important(opened, state)
         return
+    # One eviction at a time: the answer may show that a budget protects the pod, and then other
+    # victims are better for all of them.
     if opened.evicting:
         return
     _take_back(opened, state)
@@ -323,6 +330,8 @@ def _still_waits(opened: OpenPreemption, state: State) -> bool:
 
 def _is_overtaken(opened: OpenPreemption, state: State) -> bool:
     """Return True if more important claims have left too little of the devices."""
+    # Checking whether the pods still fit is expensive, so it is done only after a more important
+    # claim has taken an earmark.
     if not opened.is_contested:
         return False
     opened.is_contested = False
@@ -372,6 +381,7 @@ def _evict(opened: OpenPreemption, victim: GPUPod, state: State) -> Iterator[Eff
     work.times.append(state.now)
     opened.evicting = victim.uid
     grace_s = known.pod.spec.termination_grace_period_seconds
+    # A victim may take its whole grace period to write a checkpoint.
     opened.until = max(opened.until, state.now + grace_s + OVERDUE_S)
     yield EvictPod(
         known.regarding,
@@ -393,6 +403,8 @@ def _end(opened: OpenPreemption, result: Result, state: State) -> None:
     state.preemptions.results[result] += 1
     del state.preemptions.open[opened.key]
     if result == "in_vain":
+        # All victims have ended and the pod still does not start, so something other than devices
+        # stops it: it must not evict again.
         state.preemptions.in_vain.update(room.pod_uid for room in opened.rooms)
     if result == "served" and opened.group is None:
         return

@@ -196,6 +196,8 @@ def _on_node(
     demand = there
     best: tuple[float, str, tuple[str, ...]] | None = None
     for devices in _groups_on(columns, node, demand, taken):
+        # The cheapest devices may not suit each other, for instance their links or their NUMA
+        # nodes. Placement itself decides then, among all devices of the group.
         chosen = _with_least_missing(columns, node, devices, demand)
         chosen = _served_by(columns, node, demand, chosen) or _served_by(
             columns, node, demand, devices
@@ -289,6 +291,7 @@ def _with(need: ClaimUse | None, request: RequestDemand, total_mib: int) -> Clai
 def _lacks(columns: Columns, device: int, memory: int, cores: int, *, alone: bool) -> float:
     slots_used, cores_used, memory_used = columns.used(device)
     totals = (columns.memory[device], columns.cores[device], columns.slots[device])
+    # Everything on the device must end, not only as much as is missing.
     if alone:
         lacks = (memory_used, cores_used, slots_used)
     else:
