@@ -1,7 +1,7 @@
-"""The pod in which a node's agent would run, with what the kubelet would find of the agent.
+"""The pod in which a node's agent would run, with the state that the kubelet would report.
 
-Agents run as processes of their own here. The operator sees by their pods that they live, and tells
-them by an annotation of their pods that their devices have changed.
+Agents run as processes of their own here. The operator learns from their pods that they are alive,
+and tells them by an annotation of their pods that their devices have changed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def keep_agent_pod(api: Api, node: str, port: int) -> None:
 
 
 async def _probe(port: int) -> str:
-    """Return True, False or Ended, if no process listens: its container has ended."""
+    """Return True, False or Ended; Ended if no process listens, so its container has ended."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -98,7 +98,7 @@ async def _show(api: Api, name: str, ready: str) -> None:
 
 
 async def mark_agent_pod(api: Api, node: str) -> None:
-    """Do for ever what the operator does where none runs: mark the pod when a device changes."""
+    """Play the operator where none runs, for ever: mark the pod when a device changes."""
     name, marks, begun = await create_agent_pod(api, node), 0, None
     while True:
         try:

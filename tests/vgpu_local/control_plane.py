@@ -32,7 +32,8 @@ from vgpu_local.started import Started
 MinorVersion = Literal["1.36", "1.37"]
 MINOR_VERSIONS: tuple[MinorVersion, ...] = get_args(MinorVersion)
 
-_PROGRAMS: Mapping[MinorVersion, tuple[str, str]] = {  # the word of build.sh, and the target
+# the version as build.sh names it, and the make target
+_PROGRAMS: Mapping[MinorVersion, tuple[str, str]] = {
     "1.36": ("kubernetes", "control-plane"),
     "1.37": ("kubernetes-1.37", "control-plane-next"),
 }
@@ -210,7 +211,8 @@ class ControlPlane(Started):
 
     def stop(self) -> None:
         """Stop all programs and remove their files."""
-        # KILL: the API server takes eight seconds to end politely, for data thrown away anyhow.
+        # KILL, because the API server takes eight seconds to end politely, and its data is thrown
+        # away anyway.
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
@@ -276,7 +278,7 @@ class ControlPlane(Started):
             f"--data-dir={self._folder}/etcd",
             "--unsafe-no-fsync",
             "--log-level=warn",
-            # As kubeadm sets it. Without it a kind in which nothing happens gets no bookmarks.
+            # kubeadm sets this. Without it, a kind in which nothing happens gets no bookmarks.
             "--watch-progress-notify-interval=5s",
             f"--listen-client-urls=unix://{self._folder}/etcd.sock",
             f"--advertise-client-urls={nowhere}",

@@ -59,7 +59,7 @@ nvidia:
 
 
 class _Plugin(dp_grpc.DevicePluginServicer):
-    """HAMi's device plugin: some ids for each GPU, and no PreStartContainer."""
+    """HAMi's device plugin: it offers some ids for each GPU, and needs no PreStartContainer."""
 
     def __init__(self, node: GpuNode) -> None:
         self._ids = [f"{gpu.uuid}-{number}" for gpu in node.devices for number in range(SPLIT)]
@@ -275,7 +275,7 @@ class BesideHami:
             time.sleep(_LOOK_S)
 
     def reconcile(self) -> None:
-        """Let each of the two run where the node's labels want it."""
+        """Let each of the two DaemonSets run where the node's labels select it."""
         node = self._cluster.run(self._cluster.api.get(NODES, self._node.name))
         labels = node["metadata"].get("labels") or {}
         self._follow_ours(labels.get(names.LABEL_NODE_AGENT) == names.ON)
@@ -292,7 +292,8 @@ class BesideHami:
         else:
             agent.stop()
             self._no_pod("vgpu-nodeagent-x", "vgpu-node")
-            if not self._is_known and self._serving is None:  # at first: as if never installed
+            # as if it had never been installed, at first
+            if not self._is_known and self._serving is None:
                 self._forget_our_devices()
         self._ours = wanted
 

@@ -1,7 +1,8 @@
-"""Throw-away certificates, so that every HTTPS hop of the stand-in cluster is verified for real.
+"""Throw-away certificates, so that every HTTPS connection of the stand-in is verified for real.
 
 The API server, the admission webhooks and the scheduler extender are all reached over TLS; one
-authority made at start signs a leaf for each. Nothing here outlives the process that made it.
+authority, created at the start, signs a certificate for each. Nothing here outlives the process
+that created it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Leaf:
     def server_context(self) -> ssl.SSLContext:
         """Return a TLS context for a server that shows this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with tempfile.TemporaryDirectory() as folder:  # the ssl module reads files only
+        with tempfile.TemporaryDirectory() as folder:  # the ssl module reads only files
             context.load_cert_chain(*self.write(Path(folder)))
         return context
 

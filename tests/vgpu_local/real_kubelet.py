@@ -1,8 +1,8 @@
-"""A real kubelet for tests, on a played container runtime. It needs root.
+"""A real kubelet for tests, on a simulated container runtime; it needs root.
 
-It has a mount namespace of its own, in which its folder is `/var/lib/kubelet`: that path is a
-constant for device plugins. It changes no setting of the kernel, because those that it would set
-are shown to it as set.
+It has its own mount namespace, in which its folder is `/var/lib/kubelet`, because that path is a
+constant for device plugins. It changes no kernel setting: those that it would change are shown to
+it as set already.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class RealKubelet:
 
     @property
     def log(self) -> Path:
-        """Return what it writes."""
+        """Return its log."""
         return self.root / "kubelet.log"
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Start it, and return at once."""
         for folder in (self.folder, self.root / "logs"):
             folder.mkdir(parents=True, exist_ok=True)
-        Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)  # the place of the mount
+        Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)  # the mount point
         for name, value in _KERNEL.items():
             path = self.root / "sysctl" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class RealKubelet:
             )
 
     def stop(self) -> None:
-        """Kill it; what it started stays."""
+        """Kill it; processes that it started stay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -137,5 +137,5 @@ class RealKubelet:
             "maxPods": 110,
             "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0.1%"},
             "localStorageCapacityIsolation": False,
-            "contentType": "application/json",  # the stand-in API server reads nothing else
+            "contentType": "application/json",  # the stand-in API server reads nothing else from it
         }

@@ -2,7 +2,7 @@
 
 Tests and the demo need an API server with the semantics that our correctness depends on
 (resourceVersions, conflicts, finalizers, watches, server-side apply, admission), and with faults on
-demand. On purpose it does not evaluate CEL, RBAC and admission policies.
+demand. It deliberately does not evaluate CEL, RBAC and admission policies.
 """
 
 from vgpu_local.apiserver.faults import Fault, Faults

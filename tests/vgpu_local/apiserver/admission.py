@@ -1,7 +1,7 @@
 """Admission webhooks, called for real over HTTPS: mutating ones first, then validating ones.
 
-Not evaluated, on purpose: match conditions beyond a comparison of the user's name, re-invocation,
-and admission policies; what depends on them is tested on a real control plane.
+It deliberately does not evaluate match conditions beyond a comparison of the user's name,
+re-invocation, and admission policies; code that depends on them is tested on a real control plane.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _REPLICA_OF_OPERATOR = re.compile(r"operator-\d+")
 
 
 def _username(call: Call) -> str:
-    """Return the account of a caller. Replicas have names of their own, so that faults hit one."""
+    """Return the account of a caller.
+
+    Replicas have names of their own, so that faults can target one.
+    """
     return OPERATOR_USER if _REPLICA_OF_OPERATOR.fullmatch(call.user) else call.user
 
 
@@ -74,7 +77,7 @@ class Admission:
     """The webhooks registered at this moment.
 
     Args:
-        services: where a service reference leads: `NAMESPACE/NAME` → `https://127.0.0.1:PORT`.
+        services: The address behind a reference: `NAMESPACE/NAME` → `https://127.0.0.1:PORT`.
     """
 
     def __init__(self, store: Store, registry: Registry, services: Mapping[str, str]) -> None:
@@ -144,7 +147,7 @@ class Admission:
             return True
         name = attempt.name if attempt.resource.plural == "namespaces" else attempt.namespace
         if not name:
-            return True  # cluster-scoped objects are never left out by it
+            return True  # cluster-scoped objects are never excluded by it
         stored = self._store.table(self._registry.get("namespaces")).get("", name)
         labels = stored.obj["metadata"].get("labels", {}) if stored else {}
         return label_selector(selector)(labels)

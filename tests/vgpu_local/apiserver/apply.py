@@ -80,7 +80,7 @@ def apply(
     given_up = before - asked.keys()
     if given_up:
         kept = _kept(frozenset(asked).union(*(share.paths for share in others.values())))
-        for path in sorted(given_up, key=len):  # an item before its fields
+        for path in sorted(given_up, key=len):  # remove an item before its fields
             if path not in kept and not _names_item(path):
                 _remove(merged, path, place, kept)
         present = leaves(merged, place).keys()
@@ -91,15 +91,15 @@ def apply(
         }
     mine = Share(frozenset(asked), time)
     if manager in owners and owners[manager].paths == mine.paths and merged == live:
-        mine = owners[manager]  # nothing moved, so neither does the time stamp
+        mine = owners[manager]  # nothing moved, so the time stamp does not either
     return Applied(merged, {**others, manager: mine})
 
 
 def _kept(owned: Set[Path]) -> set[Path]:
     """Return every path that is owned or leads to one.
 
-    A field of a keyed item counts only if the item itself has an owner: who merely changed a
-    field of another's item loses it with the item.
+    A field of a keyed item counts only if the item itself has an owner: a manager that merely
+    changed a field of another's item loses it with the item.
     """
     kept: set[Path] = set()
     for path in owned:
@@ -140,7 +140,7 @@ def _merged_items(old: list[Any], new: list[Any], keys: tuple[str, ...], place: 
 
 
 def _remove(obj: Obj, path: Path, place: Place, kept: Set[Path]) -> None:
-    """Take the value at `path` out of `obj`, and what this leaves empty and unowned."""
+    """Remove the value at `path` from `obj`, and parents that become empty and unowned."""
     trail: list[tuple[Any, Any]] = []
     node: Any = obj
     for element in path:

@@ -1,7 +1,7 @@
 """Apply the real server's defaults, canonical quantities and rules for built-in kinds.
 
-Only what changes the objects that operator, agent, kubelet and scheduler read, or refuses what
-they must never send; the rest of the kinds' validation is left to the real control plane.
+This covers only what changes the objects that operator, agent, kubelet and scheduler read, or
+refuses what they must never send; the rest of the validation is left to the real control plane.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def normalise(resource: Resource, obj: Obj) -> None:
 
 
 def causes(resource: Resource, obj: Obj, before: Obj | None) -> list[Cause]:
-    """Return how `obj` violates the kind's rules; it replaces `before` if there is one."""
+    """Return the rules of the kind that `obj` violates; it replaces `before` if there is one."""
     if resource.qualified != "pods":
         return []
     found = _pod_containers(obj["spec"])
@@ -254,7 +254,7 @@ def _disagree(name: str, request: Fraction, limit: Fraction) -> bool:
 def _pod_changes(before: Obj, after: Obj) -> list[Cause]:
     """Return the forbidden changes: only images, tolerations, deadline and gates may change.
 
-    A gated pod's required node affinity may be narrowed, too (KEP-3838).
+    A gated pod's required node affinity may also be narrowed (KEP-3838).
     """
     if before == after or _fixed(before) == _fixed(after):
         return []

@@ -10,11 +10,11 @@ class Call:
     """A writing request's options; `warnings` gathers what becomes Warning headers.
 
     Args:
-        manager: the field manager, for ownership.
-        user: who asks, as in the review.
-        field_validation: Ignore, Warn or Strict: what unknown fields of custom kinds do.
-        force: an apply takes over what others own.
-        from_patch: unknown fields came by a patch, which the server words differently.
+        manager: The field manager, for ownership.
+        user: The caller, as in the review.
+        field_validation: Ignore, Warn or Strict: the treatment of unknown fields of custom kinds.
+        force: True if an apply takes over fields of others.
+        from_patch: True if unknown fields came with a patch, which the server words differently.
     """
 
     manager: str = "unknown"

@@ -1,4 +1,4 @@
-"""Everything of one cluster put together: the store, the rules around it, and the verbs."""
+"""All parts of one cluster put together: the store, the rules around it, and the verbs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Cluster:
     """One cluster's state and verbs.
 
     Args:
-        services: where webhooks' service references lead, see `Admission`.
-        clock: seconds since the epoch.
-        remembered: changes per kind that a watch may start from.
-        history_kept: how many of the last writes are kept for checkers; None: all.
-        event_ttl_s: how long an event stays after its last write.
-        bookmark_every: seconds between bookmarks.
+        services: The addresses behind webhooks' service references; see `Admission`.
+        clock: Returns the seconds since the epoch.
+        remembered: The number of changes per kind that a watch may start from.
+        history_kept: The number of last writes that are kept for checkers; None for all.
+        event_ttl_s: The time that an event stays after its last write.
+        bookmark_every: The seconds between bookmarks.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Cluster:
         ]
 
     async def begin(self) -> None:
-        """Make the namespaces that every cluster has."""
+        """Create the namespaces that every cluster has."""
         namespaces = self.registry.get("namespaces")
         for name in FIRST_NAMESPACES:
             await self.writer.create(namespaces, "", {"metadata": {"name": name}}, Call())
 
     async def create(self, target: Target, obj: Obj, call: Call) -> Stored:
-        """POST to a collection."""
+        """Handle POST to a collection."""
         return await self.writer.create(target.resource, target.space, obj, call)
 
     async def act(self, target: Target, body: Obj, call: Call) -> None:
-        """POST to a subresource: binding or eviction.
+        """Handle POST to a subresource: binding or eviction.
 
         Raises:
             StatusError: the action's, or 405.
@@ -98,7 +98,7 @@ class Cluster:
             )
 
     async def update(self, target: Target, obj: Obj, call: Call) -> tuple[Stored, bool]:
-        """PUT; returns the object and whether it was created."""
+        """Handle PUT; return the object and True if it was created."""
         resource = target.resource
         absent = self.store.table(resource).get(target.space, target.name) is None
         if absent and resource.created_by_update and not target.subresource:
@@ -117,7 +117,7 @@ class Cluster:
     async def patch(
         self, target: Target, media_type: str, body: Any, call: Call, *, manager_given: bool
     ) -> tuple[Stored, bool]:
-        """PATCH of any kind; returns the object and whether it was created.
+        """Handle PATCH of any kind; return the object and True if it was created.
 
         Raises:
             StatusError: 415 for a patch type that the kind does not take.
@@ -154,14 +154,14 @@ class Cluster:
     async def delete(
         self, target: Target, body: Any, query: dict[str, str], call: Call
     ) -> Deletion:
-        """DELETE of one object."""
+        """Handle DELETE of one object."""
         options = DeleteOptions.of(body, query)
         return await self.deleter.delete(target.resource, target.space, target.name, options, call)
 
     async def delete_collection(
         self, target: Target, match: Match, body: Any, query: dict[str, str], call: Call
     ) -> list[Stored]:
-        """DELETE of a collection."""
+        """Handle DELETE of a collection."""
         options = DeleteOptions.of(body, query)
         return await self.deleter.delete_collection(
             target.resource, target.namespace, match, options, call
@@ -219,7 +219,7 @@ class Cluster:
         return stored, False
 
     def _serve_kind(self, resource: Resource, change: StoreChange) -> None:
-        """A CRD was written: serve its kind, or serve it no longer."""
+        """Serve or stop serving a kind, after its CRD was written."""
         if resource.qualified != CRDS:
             return
         defined = crd.resource_of(change.after.obj)
@@ -233,7 +233,7 @@ _PATCH_OPTIONS = Resource("meta.k8s.io", "v1", "patchoptions", "PatchOptions", F
 
 
 def _refuse_undeclared(resource: Resource, wanted: Obj) -> None:
-    """An apply cannot carry fields that its kind's schema does not know.
+    """Refuse an apply with fields that its kind's schema does not know.
 
     Raises:
         StatusError: 500, as the real server has it.

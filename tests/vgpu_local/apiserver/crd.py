@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: each one stored makes its kind served at once.
+"""CustomResourceDefinitions: a kind is served as soon as its definition is stored.
 
 One version of a kind is served: the storage version.
 """
@@ -109,7 +109,7 @@ def causes(definition: Obj) -> list[Cause]:
 
 
 def _not_structural(schema: Obj, path: str) -> list[Cause]:
-    """Return the rules of structural schemas that generated schemas are likely to break."""
+    """Return violations of rules of structural schemas that generated schemas may break."""
     found: list[Cause] = []
     free = schema.get("x-kubernetes-int-or-string") or schema.get(
         "x-kubernetes-preserve-unknown-fields"
@@ -152,7 +152,7 @@ def _list_map_keys(schema: Obj, path: str) -> list[Cause]:
 
 
 def established(definition: Obj, now: str) -> None:
-    """Fill in place the status of a CRD that is served: accepted names, Established."""
+    """Write the status of a CRD that is served in place: accepted names, Established."""
     names = Names.of(definition["spec"])
     accepted: Obj = {
         "plural": names.plural,

@@ -74,7 +74,7 @@ class Deleter:
         attempt = Attempt(resource, "", "DELETE", namespace, name, None, before.obj, call)
         await self._writer.admission.validate(attempt)
         now = self._writer.current(resource, namespace, name)
-        if now is not before:  # it moved while webhooks were asked
+        if now is not before:  # it changed while webhooks were asked
             self._check(resource, now.obj, options)
             before = now
         after = self._terminating(resource, before.obj, options)
@@ -95,7 +95,7 @@ class Deleter:
         options: DeleteOptions,
         call: Call,
     ) -> list[Stored]:
-        """Delete what the selector matches; returns the objects as they were."""
+        """Delete what the selector matches; return the objects as they were."""
         chosen = [
             stored
             for stored in self._writer.store.table(resource).listed(namespace)
@@ -106,7 +106,7 @@ class Deleter:
             try:
                 await self.delete(resource, meta.get("namespace", ""), meta["name"], options, call)
             except errors.StatusError as error:
-                if error.code != 404:  # gone meanwhile is what was wanted
+                if error.code != 404:  # it is gone already, as wanted
                     raise
         return chosen
 
@@ -118,7 +118,7 @@ class Deleter:
         ):
             if wanted and wanted != actual:
                 raise errors.conflict(
-                    replace(resource, plural=resource.kind),  # these name the kind
+                    replace(resource, plural=resource.kind),  # these also name the kind
                     meta["name"],
                     f"the {what} in the precondition ({wanted}) does not match the {what} in"
                     f" record ({actual}). The object might have been {perhaps}",
@@ -147,7 +147,7 @@ class Deleter:
 
 
 def _grace(resource: Resource, obj: Obj, options: DeleteOptions) -> int:
-    """Return the grace period: only a pod that a kubelet may be running gets time to end."""
+    """Return the grace period; only a pod that a kubelet may be running gets one."""
     if resource.qualified != "pods":
         return 0
     spec, phase = obj["spec"], obj.get("status", {}).get("phase")

@@ -29,12 +29,12 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, list[str]]] = {
 
 
 def core_versions() -> Obj:
-    """`/api`."""
+    """Return the document of `/api`."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
 def groups(registry: Registry) -> Obj:
-    """`/apis`."""
+    """Return the document of `/apis`."""
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",
@@ -43,7 +43,7 @@ def groups(registry: Registry) -> Obj:
 
 
 def group(registry: Registry, name: str) -> Obj:
-    """`/apis/GROUP`."""
+    """Return the document of `/apis/GROUP`."""
     versions = [
         {"groupVersion": f"{name}/{version}", "version": version}
         for version in _grouped(registry).get(name, {})

@@ -1,6 +1,6 @@
 """The API server's refusals: an HTTP code and a `metav1.Status` with the real server's text.
 
-Clients branch on code and reason, people read the message, kubectl prints the causes; so all
+Clients branch on code and reason, people read the message, and kubectl prints the causes, so all
 three follow the real server.
 """
 

@@ -1,7 +1,7 @@
-"""Events that go by themselves some time after they were last written, as kube-apiserver's do.
+"""Removes events some time after they were last written, as kube-apiserver does.
 
-A real server gives each a lease in etcd (`--event-ttl`, an hour by default); a watch
-sees the deletion of what expired.
+A real server gives each a lease in etcd (`--event-ttl`, an hour by default); a watch sees the
+deletion of an expired event.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Expiry:
     """Removes events.
 
     Args:
-        store: where they are.
-        ttl_s: for how long an event stays after its last write, in seconds.
-        clock: seconds since the epoch.
+        store: The store of the events.
+        ttl_s: The seconds that an event stays after its last write.
+        clock: Returns the seconds since the epoch.
     """
 
     def __init__(self, store: Store, *, ttl_s: float, clock: Callable[[], float]) -> None:
@@ -44,7 +44,7 @@ class Expiry:
             self._written[key] = self._clock(), resource
 
     def expire(self) -> None:
-        """Remove what has been there for long enough."""
+        """Remove the events that are old enough."""
         while self._written:
             (namespace, name), (at, resource) = next(iter(self._written.items()))
             if self._clock() - at < self._ttl_s:
@@ -54,7 +54,7 @@ class Expiry:
             self._store.remove(resource, stored)
 
     async def run(self) -> None:
-        """Do so until cancelled."""
+        """Remove expired events until cancelled."""
         while True:
             await asyncio.sleep(self._ttl_s / _LOOKS_IN_TTL)
             self.expire()

@@ -53,9 +53,9 @@ class Fault:
         user: Only requests of this user; "" for all.
         times: The number of requests it affects before it is spent; None for no limit.
         share: The share of the matching requests that it affects, 0..1.
-        code: the HTTP status of `status`.
-        seconds: the wait of `delay`, and the Retry-After of a 429 or 503.
-        after: how many events a watch gets; drop, freeze or gone come in place of the next.
+        code: The HTTP status of `status`.
+        seconds: The wait of `delay`, and the Retry-After of a 429 or 503.
+        after: The number of events that a watch gets; drop, freeze or gone replace the next.
     """
 
     action: Action
@@ -122,7 +122,7 @@ class Faults:
             self._armed = [armed for armed in self._armed if armed.fault is not fault]
 
     def clear(self) -> None:
-        """Disarm all."""
+        """Disarm all faults."""
         with self._lock:
             self._armed.clear()
 

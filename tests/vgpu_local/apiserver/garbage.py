@@ -1,7 +1,7 @@
-"""Delete as the controller manager does: owned objects, namespaces, removed kinds.
+"""Deletes as the controller manager does: owned objects, namespaces, removed kinds.
 
-Runs after the write that caused it, as the real one does: a reader may see the owner gone and its
-dependents still there for a moment.
+It runs after the write that caused it, as the real one does: a reader may see the owner gone and
+its dependents still there for a moment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[str, str, str]
 
 
 class Collector:
-    """Deletes what has lost its owners, empties namespaces that end, and forgets ended kinds."""
+    """Deletes objects without owners, empties ending namespaces, and forgets ended kinds."""
 
     def __init__(self, writer: Writer, deleter: Deleter, registry: Registry) -> None:
         self._writer = writer
@@ -33,7 +33,7 @@ class Collector:
         self._call = Call(manager="kube-controller-manager", user="system:kube-controller-manager")
 
     def observe(self, resource: Resource, change: Change) -> None:
-        """Note a write; `run` does later what follows from it."""
+        """Note a write; `run` acts on its consequences later."""
         meta = change.after.obj["metadata"]
         key = (resource.qualified, meta.get("namespace", ""), meta["name"])
         references = meta.get("ownerReferences", ())
@@ -57,8 +57,8 @@ class Collector:
             try:
                 await self._follow(resource, change)
             except StatusError:
-                # Another writer moved or kept the object (a conflict, a webhook): its next
-                # write brings it here again.
+                # Another writer changed or kept the object (a conflict, a webhook): its next write
+                # brings it here again.
                 continue
 
     async def _follow(self, resource: Resource, change: Change) -> None:
@@ -108,7 +108,7 @@ class Collector:
         return stored is not None and stored.obj["metadata"]["uid"] == reference["uid"]
 
     async def _released(self, key: Key, uid: str) -> None:
-        """An owner went: delete its dependent unless another owner is left."""
+        """Delete a dependent whose owner is gone, unless another owner is left."""
         found = self._find(key)
         if found is None:
             return
@@ -166,7 +166,7 @@ class Collector:
         return any(r["uid"] == uid and r.get("blockOwnerDeletion") for r in references)
 
     async def _unblock(self, reference: Obj, dependent: Obj) -> None:
-        """A dependent went: its owner may be waiting for just that."""
+        """Unblock an owner that may be waiting for just the dependent that is gone."""
         resource = self._registry.by_kind(reference["apiVersion"], reference["kind"])
         if resource is None or not self._exists(reference, dependent):
             return
@@ -176,7 +176,7 @@ class Collector:
             await self._foreground(resource, owner)
 
     async def _empty(self, namespace: str) -> None:
-        """Delete what is in an ending namespace, and the namespace once nothing is left."""
+        """Delete the objects in an ending namespace, and the namespace once it is empty."""
         spaces = self._registry.get("namespaces")
         space = self._writer.store.table(spaces).get("", namespace)
         if space is None or "deletionTimestamp" not in space.obj["metadata"]:

@@ -197,14 +197,14 @@ class Registry:
         return iter(self._by_path.values())
 
     def add(self, resource: Resource) -> None:
-        """Serve a kind, replacing what had its group and plural."""
+        """Serve a kind in place of the former one with its group and plural."""
         self.remove(resource.group, resource.plural)
         self._by_path[resource.group, resource.version, resource.plural] = resource
         self._by_kind[resource.api_version, resource.kind] = resource
         self.version += 1
 
     def remove(self, group: str, plural: str) -> None:
-        """Serve it no longer; unknown ones are ignored."""
+        """Stop serving a kind; an unknown one is ignored."""
         for path, resource in list(self._by_path.items()):
             if (resource.group, resource.plural) == (group, plural):
                 del self._by_path[path]

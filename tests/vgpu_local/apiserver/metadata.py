@@ -30,7 +30,7 @@ _SERVER_SET = (
 
 
 def of(obj: Any) -> Obj:
-    """Return the object's metadata, an empty one made where it is absent.
+    """Return the object's metadata, which is created if it is missing.
 
     Raises:
         StatusError: 400 for what is not an object at all.
@@ -76,7 +76,7 @@ def prepare_new(resource: Resource, obj: Obj, namespace: str, now: str) -> None:
 
 
 def keep_server_fields(before: Obj, after: Obj) -> None:
-    """Put back in place what a client may not change on an update."""
+    """Restore in place the fields that a client may not change on an update."""
     old, new = before["metadata"], after["metadata"]
     for key in (*_SERVER_SET, "name", "namespace", "generation", "generateName"):
         if key in old:
@@ -125,7 +125,7 @@ def causes(resource: Resource, obj: Obj) -> list[Cause]:
 
 
 def new_finalizers(before: Obj, after: Obj) -> list[Cause]:
-    """Return the finalizers added to an object that is being deleted: not allowed."""
+    """Return the finalizers added to an object that is being deleted, which is forbidden."""
     if "deletionTimestamp" not in before["metadata"]:
         return []
     old = before["metadata"].get("finalizers", [])

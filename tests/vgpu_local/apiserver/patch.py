@@ -1,6 +1,6 @@
 """The three ways to patch an object: JSON merge patch, JSON patch, strategic merge patch.
 
-Each works on a copy of the caller's own and returns it changed.
+Each works on a copy and returns the changed copy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: Obj, operations: Any) -> Obj:
-    """RFC 6902.
+    """Apply a JSON patch (RFC 6902).
 
     Raises:
         StatusError: 400 for what is not a list, 422 for an operation that cannot be done.

@@ -1,4 +1,4 @@
-"""The little protobuf that kubectl insists on: `kubectl create namespace` and its like use it.
+"""The small part of protobuf that kubectl needs: `kubectl create namespace` and others send it.
 
 Source: apimachinery's runtime.Unknown envelope and the field numbers of the kinds below.
 """
@@ -20,7 +20,7 @@ Read = Callable[[Obj, str, bytes], None]
 
 
 class UnknownKindError(ValueError):
-    """The body has a kind that is not read here, or is not such protobuf at all."""
+    """The body has a kind that is not supported here, or is no such protobuf at all."""
 
 
 def decode(raw: bytes) -> Obj:
@@ -50,7 +50,10 @@ def _into(obj: Obj, raw: bytes, fields: Mapping[int, tuple[str, Read]]) -> None:
 
 
 def _parts(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return the length-delimited fields of a message; numbers are skipped, being unused here."""
+    """Return the length-delimited fields of a message.
+
+    Numbers are skipped, because nobody needs them.
+    """
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at)

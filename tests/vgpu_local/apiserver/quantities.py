@@ -15,7 +15,8 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL_WORD = {power: word for word, power in _DECIMAL.items()}
 _BINARY_WORD = {power: word for word, power in _BINARY.items()}
 _FORM = re.compile(
-    r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+|(?=.))"  # a suffix alone is 0
+    # a suffix without a number means 0
+    r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+|(?=.))"
     r"(?:[eE](?P<exponent>[+-]?[0-9]{1,2})|(?P<suffix>[numkMGTPE]|[KMGTPE]i|))"
 )
 _SMALLEST = 10**9

@@ -121,7 +121,7 @@ class Asked:
         )
 
     def flag(self, name: str) -> bool:
-        """A boolean parameter."""
+        """Return a boolean parameter."""
         return self.query.get(name) in _TRUE
 
     @property

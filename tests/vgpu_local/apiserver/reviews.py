@@ -1,8 +1,9 @@
-"""TokenReview and SubjectAccessReview: who a bearer is, and what RBAC's objects let him do.
+"""TokenReview and SubjectAccessReview: they identify a bearer, and apply the objects of RBAC.
 
-Every bearer is the user of that name; a service account's is `system:serviceaccount:NS:NAME`, which
-its TokenRequest returns and which holds while the account exists. Roles and bindings are evaluated
-as stored, without aggregation. Only reviews ask: the stand-in itself allows every request.
+Every bearer is the user of that name; a service account's bearer is
+`system:serviceaccount:NS:NAME`, which its TokenRequest returns and which is valid while the account
+exists. Roles and bindings are evaluated as stored, without aggregation. This affects only reviews:
+the stand-in itself allows every request.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Listed = Callable[[str], list[Obj]]
 
 
 def is_review(path: str) -> bool:
-    """Return True if the path is that of reviews."""
+    """Return True if the path is one of reviews."""
     return path in _PATHS
 
 

@@ -1,4 +1,4 @@
-"""From a request to its answer: faults first, then the verb, then the words of HTTP."""
+"""From a request to its answer: faults first, then the verb, then the HTTP response."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Routes:
         except Dropped:
             return _cut(asked.request)
         except ConnectionResetError:
-            return response  # the client went away
+            return response  # the client has gone away
         return response
 
     def _about(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -1,8 +1,8 @@
-"""Structural schemas at work: unknown fields pruned, defaults filled in, the rest validated.
+"""Applies structural schemas: prunes unknown fields, fills in defaults, validates the rest.
 
-The words of a violation follow the real server's, because people and our tests read them.
-CEL rules (`x-kubernetes-validations`) are not evaluated, on purpose: what depends on them is
-tested on a real control plane.
+Violations are worded as by the real server, because people and our tests read them. CEL rules
+(`x-kubernetes-validations`) are deliberately not evaluated; code that depends on them is tested on
+a real control plane.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DATE_TIME = re.compile(
 
 
 def prune(value: Any, schema: Obj, *, path: str = "", unknown: list[str] | None = None) -> None:
-    """Remove in place what the schema does not know; the removed paths are added to `unknown`."""
+    """Remove unknown fields in place, and add their paths to `unknown`."""
     if isinstance(value, list):
         items = schema.get("items")
         if isinstance(items, dict):
@@ -242,7 +242,7 @@ def _combined(value: Any, schema: Obj, path: str) -> list[Cause]:
 
 @lru_cache(maxsize=512)
 def _regex(pattern: str) -> re.Pattern[str]:
-    # Go's RE2 and Python agree on what CRDs use, but for the end of text.
+    # Go's RE2 and Python agree on the patterns of CRDs, except for the end of text.
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
 
 

@@ -36,7 +36,7 @@ def of_request(resource: Resource, labels: str, fields: str) -> Match:
 
 
 def label_selector(selector: Mapping[str, Any] | None) -> Callable[[Mapping[str, str]], bool]:
-    """Return a `metav1.LabelSelector` as a question about labels; None and {} select all."""
+    """Return a `metav1.LabelSelector` as a predicate on labels; None and {} select all."""
     if not selector:
         return lambda labels: True
     wanted = selector.get("matchLabels") or {}
@@ -60,7 +60,7 @@ def _holds(labels: Mapping[str, str], key: str, operator: str, values: list[str]
         return key not in labels
     if operator == "in":
         return labels.get(key) in values
-    return labels.get(key) not in values  # NotIn holds where the label is absent
+    return labels.get(key) not in values  # NotIn also matches if the label is absent
 
 
 def _labels(text: str) -> Match:
@@ -115,7 +115,7 @@ def _fields(resource: Resource, text: str) -> Match:
 
 
 def _text(obj: Obj, path: list[str]) -> str:
-    """Return a field as selectors compare it: absent is the empty string, booleans are words."""
+    """Return a field as selectors compare it: an absent one is empty, booleans are words."""
     value: Any = obj
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None

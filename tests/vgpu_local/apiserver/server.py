@@ -1,6 +1,6 @@
 """The API server as tests start it: a thread with an event loop of its own, on loopback.
 
-A loop of its own because kopf, when it stops, cancels every task of the loop it ran in.
+It has its own loop because Kopf, when it stops, cancels every task of the loop in which it ran.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class ApiServer(Started):
     """A stand-in Kubernetes API server; usable as a context manager.
 
     Args:
-        port: 0 takes a free one.
-        tls: plain HTTP where False.
-        authority: signs the server's certificate; made anew if none is given.
-        services: where webhooks' service references lead: `NAMESPACE/NAME` → URL.
-        seed: of the faults' shares.
-        clock: seconds since the epoch, for timestamps and ages.
-        remembered: changes per kind that a watch may start from; older ones get 410.
-        history_kept: how many of the last writes `history` has; None: all.
-        event_ttl_s: how long an event stays after its last write, as with `--event-ttl`.
-        bookmark_every: seconds between bookmarks.
+        port: The port; 0 for a free one.
+        tls: False for plain HTTP.
+        authority: The authority that signs the server's certificate; None for a new one.
+        services: The URLs behind webhooks' service references, by `NAMESPACE/NAME`.
+        seed: The seed that decides which requests a fault with a share affects.
+        clock: Returns the seconds since the epoch, for timestamps and ages.
+        remembered: The number of changes per kind that a watch may start from; older ones get 410.
+        history_kept: The number of last writes in `history`; None for all.
+        event_ttl_s: The time that an event stays after its last write, as with `--event-ttl`.
+        bookmark_every: The seconds between bookmarks.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ApiServer(Started):
         return self.authority.certificate if self.authority else None
 
     def kubeconfig(self, path: Path, *, user: str = "kubernetes-admin") -> Path:
-        """Write a kubeconfig that leads here; `user` is who its bearer claims to be."""
+        """Write a kubeconfig that leads here; `user` is the bearer's name."""
         cluster: Obj = {"server": self.url}
         if self.ca_certificate is not None:
             encoded = base64.b64encode(self.ca_certificate).decode()
@@ -108,7 +108,7 @@ class ApiServer(Started):
         return path
 
     def start(self) -> None:
-        """Serve; returns when connections are accepted.
+        """Start to serve, and return when connections are accepted.
 
         Raises:
             OSError: the port is taken.
@@ -121,17 +121,18 @@ class ApiServer(Started):
             raise
 
     def stop(self) -> None:
-        """Close every connection and end the thread; a server that is stopped stays so."""
+        """Close every connection and end the thread; a stopped server cannot be started again."""
         if self._loop is not None:
             self._do(self._close)
             self._do(self._cluster.admission.close)
             self._end_loop()
 
     def restart(self, *, keep_data: bool = True, down_for: float = 0.0) -> None:
-        """Cut all connections, be away for a while (seconds), and serve again at the same URL.
+        """Cut all connections, stay away for some seconds, and serve again at the same URL.
 
-        With its data the server forgets what watches could start from, as a real one does; without
-        them it begins as a new cluster, its resourceVersions from the start and no CRDs.
+        With its data, the server forgets the changes that watches could start from, as a real one
+        does; without its data, it begins as a new cluster, with resourceVersions from the start and
+        no CRDs.
         """
         self._do(self._close)
         if keep_data:
@@ -170,9 +171,9 @@ class ApiServer(Started):
         return self._do(read)
 
     def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
-        """Break the streams now open: cut (`drop`), silence (`freeze`) or expire (`gone`) them.
+        """Break the open streams: cut (`drop`), silence (`freeze`) or expire (`gone`) them.
 
-        Returns how many there were.
+        Return the number of streams.
         """
 
         async def broken() -> int:
@@ -199,7 +200,7 @@ class ApiServer(Started):
         )
 
     def _do(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run something in the server's loop and wait for it."""
+        """Run a function in the server's loop and wait for it."""
         assert self._loop is not None, "the server is not started"
         return self._loop.run(action())
 

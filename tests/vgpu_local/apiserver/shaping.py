@@ -1,6 +1,6 @@
-"""The steps of a write, which shape an object before it is stored or refuse it.
+"""The steps of a write, which shape an object before it is stored, or refuse it.
 
-The writer calls them in its own order, with what each of them needs of the call and the objects.
+The writer calls them in its own order, with the parts of call and objects that each of them needs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def shape(resource: Resource, obj: Obj, call: Call, now: str) -> None:
 def validate(resource: Resource, subresource: str, obj: Obj, before: Obj | None) -> None:
     """Refuse what breaks the rules of metadata, of the schema or of the kind.
 
-    What a subresource writes was its own rules' business: a Binding may change a pod's spec.
+    Writes of a subresource follow its own rules: a Binding may change a pod's spec.
 
     Raises:
         StatusError: 422 with a cause for each fault.
@@ -56,14 +56,14 @@ def validate(resource: Resource, subresource: str, obj: Obj, before: Obj | None)
 
 
 def split(resource: Resource, subresource: str, before: Obj, after: Obj) -> Obj:
-    """Keep what this way of writing may not touch: status on a plain write, the rest on /status.
+    """Restore the parts that a write may not change: status on a plain one, the rest on /status.
 
     A Binding is the server's own change, of spec, status and annotations together.
     """
     if subresource == "status":
         kept: Obj = orjson.loads(orjson.dumps(before))
         _copy(after, kept, "status")
-        if not resource.custom:  # the kubelet labels and annotates through status
+        if not resource.custom:  # the kubelet writes labels and annotations through status
             for key in ("labels", "annotations"):
                 _copy(after["metadata"], kept["metadata"], key)
         after = kept
@@ -81,7 +81,7 @@ def _copy(source: Obj, target: Obj, key: str) -> None:
 
 
 def same(before: Obj, after: Obj) -> bool:
-    """Return True if nothing has changed except what the server itself writes."""
+    """Return True if nothing has changed except the fields that the server itself writes."""
     if _without(before, _NOT_SPEC) != _without(after, _NOT_SPEC):
         return False
     return _without(before["metadata"], _BY_SERVER) == _without(after["metadata"], _BY_SERVER)
@@ -90,7 +90,7 @@ def same(before: Obj, after: Obj) -> bool:
 def spec_changed(resource: Resource, before: Obj, after: Obj) -> bool:
     """Return True if the generation must grow.
 
-    It grows for a change of anything but metadata, and but status if that is a subresource.
+    It grows with every change outside metadata, and outside status if that is a subresource.
     """
     ignored = _NOT_SPEC_NOR_STATUS if resource.has_status else _NOT_SPEC
     return _without(before, ignored) != _without(after, ignored)

@@ -84,12 +84,12 @@ class Table:
 
 
 class Store:
-    """Everything the cluster remembers.
+    """Stores everything that the cluster remembers.
 
     Args:
-        remembered: changes kept per kind for watches that start from an older resourceVersion.
-        history_kept: how many of the last writes `history` has; None: all.
-        revision: where the global counter starts.
+        remembered: The number of changes per kind that are kept for watches from an older version.
+        history_kept: The number of last writes in `history`; None for all.
+        revision: The start of the global counter.
     """
 
     def __init__(
@@ -142,7 +142,10 @@ class Store:
         return after
 
     def forget_changes(self) -> None:
-        """Forget what watches could start from, as a restarted server does: older ones get 410."""
+        """Forget the changes that watches could start from, as a restarted server does.
+
+        Older versions then get 410.
+        """
         for table in self._tables.values():
             table.changes.clear()
             table.floor = self.revision
@@ -201,5 +204,5 @@ class Store:
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON."""
+    """Return compact JSON."""
     return orjson.dumps(value)

@@ -79,7 +79,7 @@ def _cell(column: Column, cell: Cell | None, obj: Obj, now: float) -> Any:
         return age(str(found[0]), now)
     if column.type in ("integer", "number", "boolean"):
         return found[0]
-    return _text(found[0])  # of several the first alone, as the real server
+    return _text(found[0])  # of several versions only the first, as in the real server
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Watch streams: every change of a kind, filtered for each watcher and sent as a line of JSON.
+"""Watch streams: every change of a kind is filtered for each watcher and sent as a line of JSON.
 
-The store hands each change to each watcher; the watcher keeps the lines that its client has not
-read yet. Faults end, silence or expire a stream, at its beginning or while it runs.
+The store hands each change to each watcher, which keeps the lines that its client has not read yet.
+Faults end, silence or expire a stream, at its beginning or while it runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Watches:
     """All streams that are open.
 
     Args:
-        bookmark_every: seconds of silence after which a bookmark is sent to who wants them.
+        bookmark_every: The seconds of silence after which clients that want bookmarks get one.
     """
 
     def __init__(self, store: Store, *, bookmark_every: float) -> None:
@@ -58,7 +58,7 @@ class Watches:
         self._open: set[_Stream] = set()
 
     def break_open(self, resource: str, how: Break) -> int:
-        """Break every open stream of a resource (`*` for all); returns how many there were."""
+        """Break every open stream of a resource (`*` for all); return the number of streams."""
         chosen = [s for s in self._open if resource in ("*", s.request.resource.qualified)]
         for stream in chosen:
             stream.break_off(how)
@@ -69,7 +69,7 @@ class Watches:
         return sum(resource in ("*", s.request.resource.qualified) for s in self._open)
 
     async def lines(self, request: WatchRequest, faults: list[Fault]) -> AsyncIterator[bytes]:
-        """The stream's lines until the client's time is up or a fault ends it.
+        """Yield the stream's lines until the client's time is up or a fault ends it.
 
         Raises:
             Dropped: a fault cuts the connection.
@@ -88,7 +88,7 @@ class Watches:
 
 
 class Dropped(Exception):
-    """The connection is to be cut without a proper end."""
+    """The connection must be cut without a proper end."""
 
 
 class _Stream:
@@ -108,7 +108,7 @@ class _Stream:
         self._news.set()
 
     def break_after(self, events: int, how: Break) -> None:
-        """Break the stream in place of the event that follows so many."""
+        """Break the stream after this many more events."""
         self._left, self._at_end = events, how
         if not events:
             self._broken = how
@@ -142,7 +142,7 @@ class _Stream:
                 return
             if self._broken == "freeze":
                 self._news.clear()
-                await self._news.wait()  # until the client closes, or it is broken otherwise
+                await self._news.wait()  # until the client closes it, or it is broken otherwise
                 continue
             left = end - loop.time()
             if left <= 0:
@@ -158,7 +158,7 @@ class _Stream:
             self._news.clear()
 
     def _begin(self) -> None:
-        """Queue what the stream starts with, and listen from here on; no change is missed."""
+        """Queue the first events and listen from here on, so that no change is missed."""
         request = self.request
         if request.since is not None:
             for change in self._store.since(self._table, request.since):
@@ -174,7 +174,7 @@ class _Stream:
     def _hear(self, change: Change) -> None:
         request = self.request
         if request.since is not None and change.after.revision <= request.since:
-            return  # its client claims to have seen it: a version from before a restore
+            return  # the client claims to have seen it, so its version is from before a restore
         namespace = change.after.obj["metadata"].get("namespace", "")
         if request.namespace not in (None, namespace):
             return

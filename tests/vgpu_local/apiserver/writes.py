@@ -1,9 +1,9 @@
-"""Write objects through one pipeline, for every kind and every way of writing.
+"""Writes objects through one pipeline, for every kind and every way of writing.
 
 A write is prepared on a copy, split between spec and status, pruned, defaulted, admitted,
-validated, and only then stored; where nothing awaited in between, nothing can have moved. Where
-admission was asked, a copy that went stale is prepared again; if its caller named a version, that
-is where it is refused.
+validated, and only then stored; as long as nothing is awaited in between, no other write can come
+between. If admission was asked, a copy that has become stale is prepared again; if its caller named
+a version, it is refused at that point.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class Writer:
         *,
         version_required: bool = False,
     ) -> Stored:
-        """Turn the current object into what `change` makes of it.
+        """Store the result of `change` on the current object.
 
-        `change` is called again when the object moved while webhooks were asked. With
+        `change` is called again if the object has changed while webhooks were asked. With
         `version_required` an update that names no resourceVersion is refused.
 
         Raises:
@@ -148,9 +148,9 @@ class Writer:
             )
 
     async def _admitted(self, attempt: Attempt) -> Obj:
-        """Return the object as the mutating webhooks leave it, valid, and denied by no webhook."""
+        """Return the object after the mutating webhooks; it is valid, and no webhook denied it."""
         resource, obj, old = attempt.resource, attempt.obj, attempt.old
-        assert obj is not None  # only deletions have none
+        assert obj is not None  # only deletions have no object
         changed = await self.admission.mutate(attempt)
         if changed is not None:
             obj = changed
@@ -196,7 +196,7 @@ class Writer:
 
 
 def uid_mismatch(resource: Resource, name: str, wanted: str, actual: str) -> errors.StatusError:
-    """409: the object of that name is another one than the caller means."""
+    """Return a 409: the object of that name is another one than the caller means."""
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
     return errors.conflict(resource, name, why)
 
@@ -260,7 +260,7 @@ def _check_identity(
 
 
 def _check_uid(resource: Resource, before: Stored, after: Obj, call: Call) -> None:
-    """A UID that is sent is the object's: a precondition of an update, immutable in a patch."""
+    """Check that a UID, if sent, is the object's; a patch may not change it either."""
     name, uid = before.obj["metadata"]["name"], before.obj["metadata"]["uid"]
     given = after["metadata"].get("uid") or uid
     if given == uid:

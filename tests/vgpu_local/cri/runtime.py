@@ -1,6 +1,6 @@
-"""Plays a container runtime to a real kubelet: sandboxes and containers are records.
+"""Plays a container runtime for a real kubelet; sandboxes and containers are only records.
 
-A container runs until it is stopped or `finish` ends it. As in a real runtime, one is created only
+A container runs until it is stopped or `finish` ends it. As in a real runtime, it is created only
 if each of its CDI devices has a spec.
 """
 
@@ -62,9 +62,9 @@ class PlayedRuntime(cri_grpc.RuntimeServiceServicer, cri_grpc.ImageServiceServic
     """The runtime of one node.
 
     Attributes:
-        cdi_folder: Where CDI specs are.
-        stop_s: Seconds that a container takes to end.
-        failures: Why containers could not be created.
+        cdi_folder: The folder of CDI specs.
+        stop_s: The seconds that a container takes to end.
+        failures: The reasons why containers could not be created.
     """
 
     cdi_folder: Path
@@ -97,12 +97,12 @@ class PlayedRuntime(cri_grpc.RuntimeServiceServicer, cri_grpc.ImageServiceServic
         ]
 
     def reboot(self) -> None:
-        """Lose everything, as a machine does that is switched off."""
+        """Lose everything, as a machine does when it is switched off."""
         self._sandboxes.clear()
         self._containers.clear()
 
     def lose_sandbox(self, namespace: str, pod: str) -> None:
-        """End a pod's sandbox and its containers; the kubelet makes another."""
+        """End a pod's sandbox and its containers; the kubelet creates another one."""
         for sandbox in self._sandboxes.values():
             metadata = sandbox.config.metadata
             if (metadata.namespace, metadata.name) == (namespace, pod):

@@ -2,7 +2,7 @@
 
 The pods of a group are tried one after another, each beside those before it, and then all of them
 are bound, or all are taken back. An extender hears nothing of the latter, as with kube-scheduler.
-A pod that finds no node preempts by the scheduler's own filters; of that extenders are asked.
+A pod that finds no node preempts by the scheduler's own filters; extenders are asked about that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Chooses victims as kube-scheduler does: by its own filters only, which know no device.
 
-On each node that was refused for a shortage, all less important pods are taken away; those that the
-pod fits beside are given back, the most important first. What is left are the victims. Pure.
+On each node that was refused for a shortage, all less important pods are removed in thought; then
+each is put back, the most important first, if the pod still fits. The remaining ones are the
+victims. Pure.
 """
 
 from __future__ import annotations
