@@ -64,6 +64,10 @@ SCHEDULING_GATE = "vgpu.dev/placement"
 
 ANNOTATION_DECIDER = "vgpu.dev/decider"
 """Of a ResourceClaim: the replica that took over, so that writes of a former one fail."""
+ANNOTATION_POD_UID = "vgpu.dev/pod-uid"
+"""Of a ResourceClaim: the UID of the one pod that may use it. The policy vgpu-reservations lets
+nobody reserve an allocated one for another pod, and vgpu-claim-marks lets nobody change it then.
+"""
 
 # HAMi's records, written for people and tools that expect them. The operator never reads them;
 # `kubectl vgpu migrate hami` reads those that HAMi wrote.

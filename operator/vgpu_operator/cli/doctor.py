@@ -103,8 +103,11 @@ _POLICIES = (
 )
 _POLICIES_OF_CLAIMS = (
     "vgpu-allocations",
+    "vgpu-claim-marks",
     "vgpu-claim-names",
     "vgpu-claim-tolerations",
+    "vgpu-claim-users",
+    "vgpu-reservations",
     "vgpu-slices",
     "vgpu-template-tolerations",
 )

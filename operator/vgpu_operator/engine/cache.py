@@ -18,6 +18,7 @@ from vgpu_api.v1alpha1.base import version_of
 from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, is_owned_by
 from vgpu_operator.engine.resource_claims.known import (
+    ClaimUsers,
     ResourceClaims,
     ResourceKey,
     resource_claim_of,
@@ -52,6 +53,7 @@ class Cache:
         pod_groups: The PodGroups by key.
         pod_group_apis: The APIs of PodGroups that are known to be served, or not to be.
         resource_claims: The ResourceClaims of our classes.
+        users: Pods that name ResourceClaims through which they get no devices.
     """
 
     def __init__(self) -> None:
@@ -67,6 +69,7 @@ class Cache:
         self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
         self.resource_claims = ResourceClaims()
+        self.users = ClaimUsers()
         self._by_resource_claim: dict[ResourceKey, set[str]] = {}  # → UIDs of the pods that name it
         self._running: dict[int, Counter[str]] = {}  # priority → running pods by node
         self._deleting: dict[

@@ -35,6 +35,7 @@ from vgpu_operator.engine.preemption.preempt_due import preempt_due
 from vgpu_operator.engine.preemption.verb import victims_by_node
 from vgpu_operator.engine.resource_claims.known import resource_key
 from vgpu_operator.engine.resource_claims.tidy import tidy_due
+from vgpu_operator.engine.resource_claims.users import tell_users
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
 from vgpu_operator.engine.scheduling.gate_groups import review_groups
@@ -136,6 +137,7 @@ class Engine:
         state.registers.update(dict.fromkeys(state.cache.nodes))
         for found in state.cache.resource_claims:
             state.resource_claims.due[resource_key(found)] = None
+        state.resource_claims.users_due.update(dict.fromkeys(state.cache.users))
         for pod in state.cache.pods():
             if pod.is_running or pod.is_gated:
                 state.pods.due[pod.uid] = None
@@ -194,6 +196,7 @@ class Engine:
             state.claims.look_at(key)
         yield from self._reconciled()  # 3. release, finalizers, expiry, descriptions
         yield from tidy_due(state)
+        tell_users(state)
         review_earmarks(state)
         for _ in earmark_due(state):  # 4. keep devices for requests that starve
             yield ()

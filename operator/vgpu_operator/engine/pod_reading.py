@@ -40,6 +40,8 @@ _TAKEN = ("name", "resources", "restartPolicy", "ports")
 """The fields of a container that affect the resources it uses on its node."""
 
 
+_UNBOUND = ("schedulingGroup", "resourceClaims")
+"""The fields of a spec that matter before the pod has a node, too."""
 _PLACED = (
     "nodeName",
     "overhead",
@@ -109,7 +111,7 @@ class PodReader:
         kept = _only(metadata, _METADATA)
         owners = metadata.get("ownerReferences") or ()
         kept["ownerReferences"] = [each for each in owners if each.get("kind") == "DaemonSet"][:1]
-        grouped = _only(spec, ("schedulingGroup",))
+        grouped = _only(spec, _UNBOUND)
         if self._has_room:
             kept["annotations"] = _only(metadata.get("annotations") or {}, (VOLCANO_GROUP,))
             kept["labels"] = _only(metadata.get("labels") or {}, _GROUPS)

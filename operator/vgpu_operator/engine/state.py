@@ -354,6 +354,8 @@ class ResourceClaimWork:
         backoffs: The back-off of ResourceClaims whose writes fail.
         not_before: The times before which they are not written again.
         told: The UIDs of ResourceClaims of our classes that are not served and have an event.
+        users_due: Pods to look at that name ResourceClaims which are not for them, by UID.
+        users_told: The ResourceClaims about which such a pod has an event.
     """
 
     due: dict[ResourceKey, None] = field(default_factory=dict)
@@ -361,6 +363,8 @@ class ResourceClaimWork:
     backoffs: dict[ResourceKey, Backoff] = field(default_factory=dict)
     not_before: dict[ResourceKey, float] = field(default_factory=dict)
     told: dict[ResourceKey, str] = field(default_factory=dict)
+    users_due: dict[str, None] = field(default_factory=dict)
+    users_told: dict[str, set[ResourceKey]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

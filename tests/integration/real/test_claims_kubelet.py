@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device, until
-from vgpu_api.resources import NODES, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
+from vgpu_api.resources import EVENTS, NODES, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_client.api import Api
+from vgpu_client.errors import ApiError
 from vgpu_client.transport import Object
 from vgpu_local.accounts import AGENT, kubeconfig_with, token
 from vgpu_local.agent_pod import create_agent_pod
@@ -28,6 +29,7 @@ from vgpu_local.real_kubelet import RealKubelet
 from vgpu_local.steps import a_container, a_pod
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
+from vgpu_operator.cli.uninstall import BINDINGS
 
 NODE = "n1"
 LIMIT_S = 40.0
@@ -198,4 +200,42 @@ async def test_each_container_gets_what_it_asked_for(chain: Chain) -> None:
     found = {name: values(each, "CUDA_DEVICE_MEMORY_LIMIT_0") for name, each in containers.items()}
     assert found == {"a": ["1024M"], "b": ["2048M"]}
     await chain.delete("two")
+    await chain.empty()
+
+
+async def test_a_second_pod_on_one_claim_gets_no_container_however_it_came_to_the_node(
+    chain: Chain,
+) -> None:
+    """The policy on pods is left out, as if the pod had been made before it was there."""
+    await chain.api.delete(BINDINGS, "vgpu-claim-users")
+    pod = await chain.api.create(PODS, a_pod("victim", a_container(limits=HALF)))
+    await chain.runs("victim")
+    stored = await chain.api.get(PODS, "victim", namespace="default")
+    container = a_container()
+    container["resources"] = {"claims": [{"name": "gpu"}]}
+    name = stored["spec"]["resourceClaims"][0]["resourceClaimName"]
+    entry = {"name": "gpu", "resourceClaimName": name}
+    thief = a_pod("thief", container, resourceClaims=[entry], nodeName=NODE)
+
+    async def is_made() -> bool:
+        try:
+            await chain.api.create(PODS, thief)
+        except ApiError:
+            return False
+        return True
+
+    await soon(is_made, chain.left)
+
+    async def is_refused_by_the_kubelet() -> bool:
+        events = (await chain.api.list(EVENTS, namespace="default")).items
+        messages = [e["message"] for e in events if e["involvedObject"].get("name") == "thief"]
+        return any("is not allowed to use resource claim" in each for each in messages)
+
+    await soon(is_refused_by_the_kubelet, chain.left)
+    assert chain.runtime.running("default", "thief") == []
+    assert len(chain.runtime.running("default", "victim")) == 1
+    claim = await chain.api.get(RESOURCE_CLAIMS, name, namespace="default")
+    assert [each["uid"] for each in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+    await chain.delete("thief")
+    await chain.delete("victim")
     await chain.empty()

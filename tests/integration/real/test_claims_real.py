@@ -23,6 +23,7 @@ from vgpu_local.control_plane import ControlPlane, MinorVersion, Options
 from vgpu_local.installed import InstalledCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.steps import a_container, a_pod
+from vgpu_operator.cli.uninstall import BINDINGS
 
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
 SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)
@@ -361,6 +362,200 @@ def test_a_pod_that_was_copied_with_the_claim_of_another_is_refused(
     message = cluster.run(refused(cluster.api, PODS, copied))
     assert "belongs to another pod: leave out the entry vgpu" in message
     delete(cluster, "original")
+    gone(cluster, pod)
+
+
+def a_thief(name: str, claim: str, **spec: Any) -> Object:
+    """Return a pod that asks for nothing, and names the ResourceClaim of another pod."""
+    container = a_container()
+    container["resources"] = {"claims": [{"name": "gpu"}]}
+    return a_pod(
+        name, container, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}], **spec
+    )
+
+
+def said_of(cluster: InstalledCluster, name: str, words: str) -> bool:
+    events = cluster.objects(EVENTS)
+    of_it = [each for each in events if each["involvedObject"]["name"].startswith(name)]
+    return any(words in each.get("message", "") for each in of_it)
+
+
+def is_told(cluster: InstalledCluster, name: str, words: str) -> None:
+    """Wait for an event of an object that has these words."""
+    cluster.until(lambda: said_of(cluster, name, words), lambda: cluster.objects(EVENTS))
+
+
+def test_no_pod_may_name_the_claim_of_another_by_whatever_way_it_is_made(
+    cluster: InstalledCluster,
+) -> None:
+    create(cluster, a_pod("victim", a_container(limits=SLICE)))
+    pod = bound(cluster, "victim")
+    name = pod["spec"]["resourceClaims"][0]["resourceClaimName"]
+    asking = a_thief("asking", name)
+    asking["spec"]["containers"][0]["resources"]["limits"] = SLICE
+    plain, by_admission = (
+        cluster.run(refused(cluster.api, PODS, each)) for each in (a_thief("plain", name), asking)
+    )
+    assert f'spec.resourceClaims[gpu].resourceClaimName: Invalid value: "{name}"' in plain
+    assert f'spec.resourceClaims[0].resourceClaimName: Invalid value: "{name}"' in by_admission
+    assert "leave the entry out" in plain
+    assert "leave out the entry gpu" in by_admission
+    labels = {"app": "thieves"}
+    thieves = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "thieves", "namespace": "default"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": a_thief("t", name)["spec"]},
+        },
+    }
+    create(cluster, thieves, REPLICA_SETS)
+    is_told(cluster, "thieves", f'Invalid value: "{name}"')
+    delete(cluster, "thieves", REPLICA_SETS)
+    delete(cluster, "victim")
+    gone(cluster, pod)
+
+
+@pytest.fixture
+def unguarded(cluster: InstalledCluster) -> Iterator[None]:
+    """Leave out the policy on pods, as if one had been made before it was there."""
+    name = "vgpu-claim-users"
+    binding = cluster.run(cluster.api.get(BINDINGS, name))
+    cluster.run(cluster.api.delete(BINDINGS, name))
+
+    def is_open() -> bool:
+        """Return True once the API server lets such a pod pass; nothing is stored."""
+        probe = a_thief("probe", f"vgpu-{'f' * 12}")
+        try:
+            cluster.run(cluster.api.create(PODS, probe))
+        except ApiError:
+            return False
+        delete(cluster, "probe")
+        return True
+
+    cluster.until(is_open, lambda: cluster.objects(PODS))
+    yield
+    metadata = {key: binding["metadata"][key] for key in ("name", "labels")}
+    create(cluster, {**binding, "metadata": metadata}, BINDINGS)
+    cluster.until(lambda: not is_open(), lambda: cluster.objects(PODS))
+
+
+@pytest.mark.usefixtures("unguarded")
+def test_two_pods_on_one_claim_never_both_reserve_it(cluster: InstalledCluster) -> None:
+    """kube-scheduler reserves for one, and Kubernetes itself for one that was bound by hand."""
+    create(cluster, a_pod("victim", a_container(limits=SLICE)))
+    pod = bound(cluster, "victim")
+    (entry,) = pod["spec"]["resourceClaims"]
+    create(cluster, a_thief("scheduled", entry["resourceClaimName"]))
+    create(cluster, a_thief("by-hand", entry["resourceClaimName"], nodeName="two"))
+    is_told(cluster, "scheduled", "status.reservedFor: Forbidden: ResourceClaim")
+    for name in ("scheduled", "by-hand"):
+        is_told(cluster, name, "and this is not that of this pod")
+    claim = resource_claim_of(cluster, pod)
+    assert claim is not None
+    assert [each["uid"] for each in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+    found = cluster.run(cluster.api.get(PODS, "scheduled", namespace="default"))
+    assert not found["spec"].get("nodeName")
+    for name in ("scheduled", "by-hand", "victim"):
+        delete(cluster, name)
+    gone(cluster, pod)
+
+
+def test_of_a_manifest_copied_before_its_claim_exists_one_pod_runs(
+    cluster: InstalledCluster,
+) -> None:
+    """Admission cannot tell the copy from a second review, so the reservation decides."""
+    whole = {"nvidia.com/gpu": 1}
+    for name in ("full-one", "full-two"):
+        create(cluster, a_pod(name, a_container(limits=whole)))
+    full = [bound(cluster, name) for name in ("full-one", "full-two")]
+    create(cluster, a_pod("victim", a_container(limits=SLICE)))
+    pod = cluster.wait_for(PODS, "victim", lambda _: True)
+    copy = a_pod("copy", *pod["spec"]["containers"])
+    copy["metadata"] |= {key: pod["metadata"][key] for key in ("annotations", "labels")}
+    copy["spec"]["resourceClaims"] = pod["spec"]["resourceClaims"]
+    create(cluster, copy)
+    for each in full:
+        delete(cluster, each["metadata"]["name"])
+        gone(cluster, each)
+
+    def nodes() -> list[str]:
+        names = ("victim", "copy")
+        found = [each for each in cluster.objects(PODS) if each["metadata"]["name"] in names]
+        return [each["spec"].get("nodeName", "") for each in found]
+
+    cluster.until(lambda: any(nodes()), nodes)
+    cluster.until(
+        lambda: "ClaimNotOwned" in reasons(cluster, "copy") | reasons(cluster, "victim"),
+        lambda: cluster.objects(EVENTS),
+    )
+    claim = resource_claim_of(cluster, pod)
+    assert claim is not None
+    assert len(claim["status"]["reservedFor"]) == 1
+    assert sum(map(bool, nodes())) == 1
+    for name in ("copy", "victim"):
+        delete(cluster, name)
+    gone(cluster, pod)
+
+
+def test_nobody_reserves_a_claim_for_another_pod_or_says_that_it_is_for_another(
+    cluster: InstalledCluster,
+) -> None:
+    create(cluster, a_pod("victim", a_container(limits=SLICE)))
+    pod = bound(cluster, "victim")
+    name = pod["spec"]["resourceClaims"][0]["resourceClaimName"]
+    other = {"resource": "pods", "name": "other", "uid": "00000000-0000-0000-0000-00000000000f"}
+    joins = [{"op": "add", "path": "/status/reservedFor/-", "value": other}]
+    marks = [{"op": "add", "path": "/metadata/annotations/vgpu.dev~1pod-uid", "value": "other"}]
+
+    async def tried(patch: list[Object], subresource: str) -> str:
+        with pytest.raises(ApiError) as error:
+            await cluster.api.json_patch(
+                RESOURCE_CLAIMS, name, patch, namespace="default", subresource=subresource or None
+            )
+        return str(error.value)
+
+    assert "serves the pod with UID" in cluster.run(tried(joins, "status"))
+    assert "only the operator writes vgpu.dev/pod-uid" in cluster.run(tried(marks, ""))
+    delete(cluster, "victim")
+    gone(cluster, pod)
+
+
+@pytest.mark.parametrize("field", ["spec", "allocation"])
+def test_a_claim_is_not_edited_after_it_was_allocated(
+    cluster: InstalledCluster, field: str
+) -> None:
+    create(cluster, a_pod("victim", a_container(limits=SLICE)))
+    pod = bound(cluster, "victim")
+    claim = resource_claim_of(cluster, pod)
+    assert claim is not None
+    edits = {
+        "spec": {"op": "replace", "path": "/spec/devices/requests/0/exactly/count", "value": 2},
+        "allocation": {
+            "op": "replace",
+            "path": "/status/allocation/devices/results/0/shareID",
+            "value": "00000000-0000-0000-0000-000000000009",
+        },
+    }
+    subresource = "" if field == "spec" else "status"
+
+    async def tried() -> None:
+        with pytest.raises(ApiError):
+            await cluster.api.json_patch(
+                RESOURCE_CLAIMS,
+                claim["metadata"]["name"],
+                [edits[field]],
+                namespace="default",
+                subresource=subresource or None,
+            )
+
+    cluster.run(tried())
+    after = resource_claim_of(cluster, pod)
+    assert after is not None
+    assert (after["spec"], after["status"]) == (claim["spec"], claim["status"])
+    delete(cluster, "victim")
     gone(cluster, pod)
 
 

@@ -188,6 +188,16 @@ def test_the_resource_claim_of_a_copied_pod_is_found_to_be_refused() -> None:
     assert copied_claim(NAME).startswith(f'spec.resourceClaims: Invalid value: "{NAME}": belongs')
 
 
+def test_the_resource_claim_of_another_pod_is_refused_under_any_entry() -> None:
+    pod = a_pod(SLICE, resourceClaims=[{"name": "gpu", "resourceClaimName": NAME}])
+    with pytest.raises(Denied) as denied:
+        resource_claim_named_by(pod)
+    assert denied.value.message.startswith(
+        f'spec.resourceClaims[0].resourceClaimName: Invalid value: "{NAME}": the operator makes'
+    )
+    assert "leave out the entry gpu" in denied.value.message
+
+
 def test_the_count_is_read_from_the_annotation_only_with_a_resource_claim() -> None:
     """Without one, the kubelet would have to count a slot that nobody asked it for."""
     pod = a_pod({})

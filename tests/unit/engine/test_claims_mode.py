@@ -25,6 +25,7 @@ from vgpu_client.errors import Forbidden, Unknown
 from vgpu_operator.admission.rules import mutate_pod
 from vgpu_operator.admission.rules.json_patch import applied
 from vgpu_operator.engine import events
+from vgpu_operator.engine.pod_reading import PodReader
 from vgpu_operator.engine.scheduling.gate import STUCK_S
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, Phase
 
@@ -134,6 +135,7 @@ async def test_a_pod_gets_its_claim_first_and_then_an_allocated_resource_claim()
     assert found["metadata"]["finalizers"] == [FINALIZER_IN_USE]
     (owner,) = found["metadata"]["ownerReferences"]
     assert owner["uid"] == pod.metadata.uid
+    assert found["metadata"]["annotations"]["vgpu.dev/pod-uid"] == pod.metadata.uid
     assert found["spec"]["devices"]["requests"] == [
         {"name": "main", "exactly": {"deviceClassName": "vgpu.dev", "count": 1}}
     ]
@@ -443,6 +445,73 @@ async def test_two_pods_of_one_copied_manifest_do_not_share_a_resource_claim(
     assert owner["uid"] == first.metadata.uid
     assert "ClaimNotOwned" in {each["reason"] for each in told}
     assert use_of(world.ledger, "GPU-0").memory_mib == 8192
+
+
+async def test_of_two_pods_decided_at_once_for_one_resource_claim_the_second_gives_back() -> None:
+    """Neither is refused before one of them has its ResourceClaim."""
+    world = replica("node-1", "node-2")
+    pods = [admitted(world, name, token="a" * 12) for name in ("pod-1", "pod-2")]
+    await world.settle()
+    for _ in range(3):
+        world.time += OFFERED_S
+        await world.settle()
+    (owner,) = (stored(world, pods[0]) or {})["metadata"]["ownerReferences"]
+    (there,) = results(world, pods[0])
+    served = next(pod for pod in pods if pod.metadata.uid == owner["uid"])
+    allocation = world.claim_of(served).status.allocation
+    assert allocation is not None
+    assert there["shareID"] == dra.share_id(allocation.id, "main")
+    used = [use_of(world.ledger, f"GPU-{number}").memory_mib for number in range(2)]
+    assert sorted(used) == [0, 8192]
+
+
+@pytest.mark.parametrize("entry", ["gpu", "vgpu"])
+async def test_a_pod_that_asks_for_nothing_and_names_the_claim_of_another_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    world = replica()
+    told = recorded(world, monkeypatch)
+    first = admitted(world)
+    await world.settle()
+    raw = a_pod("thief").to_wire()
+    raw["spec"]["containers"] = [{"name": "main", "resources": {"claims": [{"name": entry}]}}]
+    raw["spec"]["resourceClaims"] = [{"name": entry, "resourceClaimName": name_of(first)}]
+    reader = PodReader(CLAIMS, has_room=True)
+    for _ in range(2):
+        world.news.pod_changed(reader.read(world.api.put(PODS, raw)))
+        await world.settle()
+    (only,) = (each for each in told if each["reason"] == "ClaimNotOwned")
+    assert only["note"].startswith(f'spec.resourceClaims: Invalid value: "{name_of(first)}"')
+    assert "ask by resources" in only["note"]
+    assert use_of(world.ledger, "GPU-0").memory_mib == 8192
+
+
+async def test_the_claim_of_another_beside_the_own_is_told_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = replica()
+    told = recorded(world, monkeypatch)
+    first = admitted(world)
+    raw = a_pod("thief").to_wire()
+    raw["spec"]["containers"] = [{"name": "main", "resources": {"limits": dict(LIMITS)}}]
+    raw["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name_of(first)}]
+    seen(world, applied(raw, mutate_pod(raw, CLAIMS, None, token="d" * 12)))
+    await world.settle()
+    assert [each["reason"] for each in told] == ["ClaimNotOwned"]
+
+
+async def test_a_new_leader_tells_what_it_saw_before_it_led(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = replica()
+    world.engine.follow()
+    raw = a_pod("thief").to_wire()
+    raw["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": f"vgpu-{'a' * 12}"}]
+    seen(world, raw)
+    told = recorded(world, monkeypatch)
+    world.engine.lead()
+    await world.settle()
+    assert [each["reason"] for each in told] == ["ClaimNotOwned"]
 
 
 async def test_a_pod_bound_by_hand_gets_its_resource_claim_on_its_node() -> None:

@@ -65,10 +65,20 @@ def resource_claim_named_by(raw_pod: dict[str, Any]) -> str:
     """Return the ResourceClaim of ours that a pod names before admission has seen it, or nothing.
 
     Raises:
-        Denied: The pod is invalid.
+        Denied: The pod is invalid, or names one in an entry that admission never writes.
     """
     with denying():
-        return made_claim(read_pod(raw_pod))
+        pod = read_pod(raw_pod)
+        for index, entry in enumerate(pod.spec.resource_claims):
+            name = entry.resource_claim_name
+            if dra.is_made_name(name) and entry.name != dra.POD_ENTRY:
+                raise BadInput(
+                    field=f"spec.resourceClaims[{index}].resourceClaimName",
+                    value=name,
+                    detail="the operator makes the ResourceClaims with names of this form, each "
+                    f"for one pod: leave out the entry {entry.name}, admission adds one",
+                )
+        return made_claim(pod)
 
 
 def copied_claim(name: str) -> str:

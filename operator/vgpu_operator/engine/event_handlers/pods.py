@@ -17,6 +17,7 @@ from vgpu_operator.engine.event_handlers.agents import (
 from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
 from vgpu_operator.engine.event_handlers.pod_groups import note_group, running
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, gpu_pod_of, group_of
+from vgpu_operator.engine.resource_claims.users import forget_user, note_user
 from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import note_lifted
 from vgpu_operator.engine.scheduling.places import unreserve
@@ -47,6 +48,8 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     if state.ledger.filters.room is not None:
         _note_room(state, pod)
     found = _read(state, pod, known)
+    if state.config.scheduling.mode == "Claims":
+        note_user(state, pod, found)
     if found is None:
         _note_other(state, pod)
         if is_new_there:
@@ -115,6 +118,7 @@ def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
 def pod_deleted(event: events.PodDeleted, state: State) -> None:
     """Forget a pod with its tentative place and its work, and reconcile its claim."""
     agent_pod_deleted(event.uid, state)
+    forget_user(state, event.uid)
     group = state.cache.group_of_pod(event.uid)
     before = running(state, group)
     known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)

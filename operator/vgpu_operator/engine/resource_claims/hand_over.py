@@ -18,7 +18,7 @@ from typing import Any
 
 from vgpu_api import dra
 from vgpu_api.core import ResourceClaim
-from vgpu_api.names import ANNOTATION_CLAIM, FINALIZER_IN_USE
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_POD_UID, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason
 from vgpu_api.resources import RESOURCE_CLAIMS
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
@@ -63,6 +63,9 @@ def hand_over(state: State, pod: GPUPod, claim: VGPUClaim, held: Reservation) ->
     key = resource_claim_of(pod)
     if _is_busy(state, key):
         return None
+    if refusal_of_claim(state, pod) is not None:  # it came while this pod was decided
+        held.until = state.now  # the pod is decided again, and told
+        return None
     held.begin_bind(pod.reserved_for)
     if not held.is_written:  # the status of an Immediate claim must name the pod first
         held.bind_failed(state.now)
@@ -88,6 +91,8 @@ def hand_over_bound(claim: VGPUClaim, state: State) -> Effect | None:
     if pod.is_handed_over or pod.pod.spec.node_name != allocation.node_name:
         return None
     if _is_busy(state, resource_claim_of(pod)) or _is_too_early(state, pod):
+        return None
+    if refusal_of_claim(state, pod) is not None:
         return None
     return _allocate(state, pod, claim)
 
@@ -172,7 +177,7 @@ def _made(pod: GPUPod, claim: VGPUClaim) -> dict[str, Any]:
             "name": pod.resource_claim,
             "ownerReferences": [owner],
             "finalizers": [FINALIZER_IN_USE],
-            "annotations": {ANNOTATION_CLAIM: claim.metadata.name},
+            "annotations": {ANNOTATION_CLAIM: claim.metadata.name, ANNOTATION_POD_UID: pod.uid},
         },
         "spec": {"devices": {"requests": requests}},
     }

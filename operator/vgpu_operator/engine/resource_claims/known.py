@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from vgpu_api.core import ResourceClaim
 from vgpu_api.names import ANNOTATION_CLAIM
 from vgpu_api.v1alpha1.base import version_of
+from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.ledger import ClaimKey
 
@@ -75,3 +76,42 @@ class ResourceClaims:
             showing.discard(key)
             if not showing:
                 del self._showing[vgpu_claim_of(known)]
+
+
+class ClaimUsers:
+    """Pods that name ResourceClaims through which they get no devices.
+
+    Attributes:
+        regarding: These pods as the subjects of events, by UID.
+    """
+
+    def __init__(self) -> None:
+        self.regarding: dict[str, Regarding] = {}
+        self._claims: dict[str, frozenset[ResourceKey]] = {}
+        self._pods: dict[ResourceKey, set[str]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._claims)
+
+    def put(self, uid: str, claims: Iterable[ResourceKey]) -> bool:
+        """Store the claims that a pod names; return True if it names any that it did not."""
+        named, known = frozenset(claims), self._claims.pop(uid, frozenset())
+        for key in known - named:
+            self._pods[key].discard(uid)
+            if not self._pods[key]:
+                del self._pods[key]
+        if not named:
+            self.regarding.pop(uid, None)
+            return False
+        self._claims[uid] = named
+        for key in named:
+            self._pods.setdefault(key, set()).add(uid)
+        return named != known
+
+    def claims_of(self, uid: str) -> Collection[ResourceKey]:
+        """Return the claims that a pod names."""
+        return self._claims.get(uid, ())
+
+    def pods_of(self, claim: ResourceKey) -> Collection[str]:
+        """Return the UIDs of the pods that name a claim."""
+        return self._pods.get(claim, ())
