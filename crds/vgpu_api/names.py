@@ -59,6 +59,10 @@ ANNOTATION_RESOURCES = "vgpu.dev/resources"
 """In mode Gate: the amounts that no node lists, by container, as JSON. Admission moves them here,
 because a scheduler without our extender would find no node that has them.
 """
+ANNOTATION_RESOURCE_CLAIM = "vgpu.dev/resource-claim"
+"""In mode Claims, of a pod that names a ResourceClaim of its author's: the entry of
+`spec.resourceClaims` that admission has read, a colon, and the UID of the ResourceClaim.
+"""
 SCHEDULING_GATE = "vgpu.dev/placement"
 """A pod's scheduling gate in mode Gate, present until its devices are reserved."""
 
@@ -172,6 +176,7 @@ POD_RECORDS = (
     ANNOTATION_SLOTS_ADDED,
     ANNOTATION_REQUEUE,
     ANNOTATION_RESOURCES,
+    ANNOTATION_RESOURCE_CLAIM,
     *HAMI_RECORDS,
 )
 """Pod annotations that programs write. They also occur in copied pods, where they are no typos."""

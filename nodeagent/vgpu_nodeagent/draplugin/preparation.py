@@ -276,6 +276,6 @@ def _devices(claim: VGPUClaim, users: ClaimUsers, node: str) -> Iterator[Prepare
                 requests=(request,) if request else (),
                 pool=node,
                 device=dra.device_name(device.uuid),
-                share_id=dra.share_id(allocation.id, request or container),
+                share_id=dra.share_id(allocation.id, container),
                 cdi_devices=() if number else (cdi,),
             )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import kopf
@@ -29,6 +29,7 @@ from vgpu_api.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     VGPU_CLAIMS,
+    Resource,
 )
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -37,8 +38,9 @@ from vgpu_operator.admission.outcomes import answering
 from vgpu_operator.admission.quotas import refuse_over_quota
 from vgpu_operator.admission.rules import (
     Denied,
+    NamedObjects,
     RawPod,
-    ask_by_templates,
+    ask_by_claims,
     check_volcano_job,
     claim_named_by,
     claim_without_effect,
@@ -47,9 +49,9 @@ from vgpu_operator.admission.rules import (
     misspelt,
     mutate_claim,
     mutate_pod,
+    objects_named_by,
     pod_warnings,
     resource_claim_named_by,
-    templates_named_by,
     too_many_containers,
     unanswered,
     validate_claim,
@@ -114,7 +116,7 @@ class Reviews:
         if excess is not None:
             raise Denied(excess)
         await self._refuse_copied(pod, request.namespace)
-        asking = await self._ask_by_templates(pod, request.namespace)
+        asking = await self._ask_by_claims(pod, request.namespace)
         pod = RawPod(applied(pod, asking)) if asking else pod
         named = claim_named_by(pod)
         claim = None if named is None else await self._read_claim(request.namespace, named.name)
@@ -127,20 +129,29 @@ class Reviews:
         waits = waits_for_claim(admitted) if named is not None and claim is None else []
         return [*asking, *operations], [*waits, *pod_warnings(pod, admitted, config)]
 
-    async def _ask_by_templates(self, pod: RawPod, namespace: str) -> list[Operation]:
-        """Return the patch by which a pod asks for what its ResourceClaimTemplates say.
+    async def _ask_by_claims(self, pod: RawPod, namespace: str) -> list[Operation]:
+        """Return the patch by which a pod asks for what its ResourceClaims and templates say.
 
-        A template that does not exist yet may be of any class, so it is left to Kubernetes.
+        One that does not exist yet may be of any class, so it is left to Kubernetes. If it turns
+        out to be of ours, the operator tells the pod.
         """
         if self._source.config.scheduling.mode != "Claims":
             return []
+        named = objects_named_by(pod)
+        found = NamedObjects(
+            await self._existing(RESOURCE_CLAIM_TEMPLATES, named.templates, namespace),
+            await self._existing(RESOURCE_CLAIMS, named.claims, namespace),
+        )
+        return ask_by_claims(pod, found, self._source.config)
+
+    async def _existing(
+        self, resource: Resource, names: Mapping[str, str], namespace: str
+    ) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
-        for entry, name in templates_named_by(pod).items():
+        for entry, name in names.items():
             with contextlib.suppress(NotFound):
-                found[entry] = await self._api.get(
-                    RESOURCE_CLAIM_TEMPLATES, name, namespace=namespace
-                )
-        return ask_by_templates(pod, found, self._source.config)
+                found[entry] = await self._api.get(resource, name, namespace=namespace)
+        return found
 
     async def _warn(self, pod: RawPod, _: ReviewRequest) -> Verdict:
         config, excess = self._source.config, too_many_containers(pod)

@@ -13,7 +13,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
 from vgpu_operator.cli.listing import CannotAnswer, listed
-from vgpu_operator.dialects.resource_claims import made_claim
+from vgpu_operator.dialects.resource_claims import claim_of_pod
 
 _PLACES = {"pod": PODS, "pods": PODS, "claim": VGPU_CLAIMS, "slice": VGPU_CLAIMS,
            "vgpuclaim": VGPU_CLAIMS, "vgc": VGPU_CLAIMS}  # fmt: skip
@@ -60,7 +60,7 @@ async def subject_of(
             pod = Pod.model_validate(raw)
             gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
             mode = "Gate" if SCHEDULING_GATE in gates else ""
-            found = NamedPod(name, pod.metadata.uid, "Claims" if made_claim(pod) else mode)
+            found = NamedPod(name, pod.metadata.uid, "Claims" if claim_of_pod(pod) else mode)
             return found, await _claim_of(api, pod)
     claim = await _claim(api, name, namespace)
     if claim is None:

@@ -1,9 +1,10 @@
-"""Reads what users ask for in ResourceClaimTemplates of our classes, in mode Claims.
+"""Reads what users ask for in ResourceClaims and templates of our classes, in mode Claims.
 
-A pod that names such a template is changed to ask for the same in HAMi's words. From then on it is
-like any other pod: the ResourceClaim is made by the operator, with one request for each container.
-Kubernetes' own allocation offers more than can be honoured here. Whatever cannot is refused, with
-the field of the template and what would be right, rather than ignored.
+A pod that names one is changed to ask for the same in HAMi's words, and from then on it is like any
+other pod. In place of a template the operator makes a ResourceClaim, with one request for each
+container; a ResourceClaim that the pod names is allocated as it is. Kubernetes' own allocation
+offers more than can be honoured here. Whatever cannot is refused, with the field and what would be
+right, rather than ignored.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from vgpu_api import dra, names, quantity
 from vgpu_api.config import ClusterConfig
@@ -25,9 +27,38 @@ _FULL = 100
 _MEMORY, _CORES = "memory", "cores"
 
 
+class ClaimText(NamedTuple):
+    """What a ResourceClaim or a template says.
+
+    Attributes:
+        name: Its kind and name, as errors begin.
+        field: The path to its devices.
+        devices: The devices that it asks for.
+    """
+
+    name: str
+    field: str
+    devices: DeviceRequests
+
+    @property
+    def at(self) -> str:
+        """Return the path to its devices, with its name."""
+        return f"{self.name}: {self.field}"
+
+
+def of_template(name: str, devices: DeviceRequests) -> ClaimText:
+    """Return what a ResourceClaimTemplate says."""
+    return ClaimText(f"resourceclaimtemplates/{name}", "spec.spec.devices", devices)
+
+
+def of_claim(name: str, devices: DeviceRequests) -> ClaimText:
+    """Return what a ResourceClaim says."""
+    return ClaimText(f"resourceclaims/{name}", "spec.devices", devices)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The devices that a pod requests through ResourceClaimTemplates.
+    """The devices that a pod requests through ResourceClaims and templates.
 
     Attributes:
         amounts: Resources in HAMi's words, by container.
@@ -38,49 +69,69 @@ class Asked:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
+class _Read(NamedTuple):
+    """One request, its amounts in HAMi's words, and the devices that it wants."""
+
+    path: str
+    request: ClaimedRequest
+    amounts: Mapping[str, str]
+    wanted: Wanted
+
+
 def is_ours(devices: DeviceRequests) -> bool:
     """Return True if one of the requests is for a class of ours."""
     return any(not dra.CLASSES.isdisjoint(each.classes) for each in devices.requests)
 
 
-def asked_by(
-    pod: Pod, templates: Mapping[str, tuple[str, DeviceRequests]], config: ClusterConfig
-) -> Asked:
-    """Return what a pod asks for by the templates of our classes.
+def refuse_unserved(written: ClaimText, config: ClusterConfig) -> None:
+    """Refuse what no pod could get by this, whichever it is.
+
+    Raises:
+        BadInput: Something cannot be honoured. The message has the object and the field.
+    """
+    _constraints(written)
+    _one_selector([each.wanted for each in _requests(written, config)], written.name)
+
+
+def asked_by(pod: Pod, sources: Mapping[str, ClaimText], config: ClusterConfig) -> Asked:
+    """Return what a pod asks for by ResourceClaims and templates of our classes.
 
     Args:
         pod: The pod.
-        templates: By entry of the pod's `resourceClaims`: the template's name, and its requests.
+        sources: What they say, by entry of the pod's `resourceClaims`.
         config: The resource names.
 
     Raises:
-        BadInput: Something cannot be honoured. The message has the template and the field.
+        BadInput: Something cannot be honoured. The message has the object and the field.
     """
     amounts: dict[str, Mapping[str, str]] = {}
     wanted: list[Wanted] = []
     needs_numa = False
-    for entry, (name, devices) in templates.items():
-        at = f"resourceclaimtemplates/{name}: spec.spec.devices"
-        needs_numa |= _constraints(at, devices)
-        _refuse_config(at, devices)
-        for index, request in enumerate(devices.requests):
-            path = f"{at}.requests[{index}]"
-            place = _user(pod, entry, request, path, count=len(devices.requests))
+    for entry, written in sources.items():
+        needs_numa |= _constraints(written)
+        for each in _requests(written, config):
+            count = len(written.devices.requests)
+            place = _user(pod, entry, each.request, each.path, count=count)
             if place.name in amounts:
                 raise BadInput.forbidden(
-                    path, f"container {place.name} has a request already, and may have only one"
+                    each.path,
+                    f"container {place.name} has a request already, and may have only one",
                 )
-            exactly = _exactly(request, path)
-            amounts[place.name] = _amounts(exactly, f"{path}.exactly", config)
-            wanted.append(_selectors(exactly, f"{path}.exactly"))
-    annotations = _annotations(pod, wanted, f"resourceclaimtemplates/{_names(templates)}")
+            amounts[place.name] = each.amounts
+            wanted.append(each.wanted)
+    annotations = _annotations(pod, wanted, ",".join(each.name for each in sources.values()))
     if needs_numa:
         annotations[names.NVIDIA_NUMA_BIND] = "true"
     return Asked(amounts, annotations)
 
 
-def _names(templates: Mapping[str, tuple[str, DeviceRequests]]) -> str:
-    return ",".join(name for name, _ in templates.values())
+def _requests(written: ClaimText, config: ClusterConfig) -> Iterator[_Read]:
+    _refuse_config(written)
+    for index, request in enumerate(written.devices.requests):
+        path = f"{written.at}.requests[{index}]"
+        exactly = _exactly(request, path)
+        amounts = _amounts(exactly, f"{path}.exactly", config)
+        yield _Read(path, request, amounts, _selectors(exactly, f"{path}.exactly"))
 
 
 def _user(pod: Pod, entry: str, request: ClaimedRequest, path: str, *, count: int) -> PodContainer:
@@ -95,7 +146,7 @@ def _user(pod: Pod, entry: str, request: ClaimedRequest, path: str, *, count: in
     if whole is not None and count > 1:
         raise BadInput.required(
             f"{whole.path}.resources.claims[{entry}].request",
-            f"the template has {count} requests, and a container gets the devices of one",
+            f"there are {count} requests, and a container gets the devices of one",
         )
     if len(uses) != 1:
         raise BadInput(
@@ -136,8 +187,8 @@ def _amounts(exactly: ExactRequest, path: str, config: ClusterConfig) -> Mapping
     """Return the count, memory and cores of a request, with the defaults of its class."""
     nvidia = config.nvidia
     found = {nvidia.resource_count_name: str(exactly.count or 1)}
-    requests = {} if exactly.capacity is None else dict(exactly.capacity.requests)
     at = f"{path}.capacity.requests"
+    requests = _capacities(exactly, at)
     memory, cores = requests.pop(_MEMORY, None), requests.pop(_CORES, None)
     for unknown in requests:
         raise BadInput.unsupported(at, unknown, [_CORES, _MEMORY])
@@ -154,6 +205,18 @@ def _amounts(exactly: ExactRequest, path: str, config: ClusterConfig) -> Mapping
         found[nvidia.resource_core_name] = str(percent.numerator)
     elif exactly.device_class_name == dra.HAMI_CLASS:
         found[nvidia.resource_core_name] = str(_FULL)  # HAMi's driver also gives all of the compute
+    return found
+
+
+def _capacities(exactly: ExactRequest, path: str) -> dict[str, str | int]:
+    """Return the requested capacities by name, without the domain of one of our classes."""
+    found: dict[str, str | int] = {}
+    for written, amount in ({} if exactly.capacity is None else exactly.capacity.requests).items():
+        domain, _, name = written.rpartition("/")
+        short = name if domain in dra.CLASSES else written
+        if short in found:
+            raise BadInput(field=path, value=written, fault=Fault.DUPLICATE)
+        found[short] = amount
     return found
 
 
@@ -179,11 +242,11 @@ def _selectors(exactly: ExactRequest, path: str) -> Wanted:
     return found
 
 
-def _constraints(at: str, devices: DeviceRequests) -> bool:
+def _constraints(written: ClaimText) -> bool:
     """Return True if devices must share a NUMA node; refuse every other rule."""
     needs = False
-    for index, each in enumerate(devices.constraints):
-        path = f"{at}.constraints[{index}]"
+    for index, each in enumerate(written.devices.constraints):
+        path = f"{written.at}.constraints[{index}]"
         if each.distinct_attribute:
             raise BadInput.forbidden(
                 f"{path}.distinctAttribute", "the devices of a request are always different"
@@ -192,7 +255,7 @@ def _constraints(at: str, devices: DeviceRequests) -> bool:
             raise BadInput.unsupported(
                 f"{path}.matchAttribute", each.match_attribute, sorted(_NUMA)
             )
-        if len(each.requests or devices.requests) > 1:
+        if len(each.requests or written.devices.requests) > 1:
             raise BadInput(
                 field=f"{path}.requests",
                 value=each.requests,
@@ -203,23 +266,29 @@ def _constraints(at: str, devices: DeviceRequests) -> bool:
     return needs
 
 
-def _refuse_config(at: str, devices: DeviceRequests) -> None:
-    for index, _ in enumerate(devices.config):
-        raise BadInput.forbidden(f"{at}.config[{index}]", "no parameters are read; leave it out")
+def _refuse_config(written: ClaimText) -> None:
+    for index, _ in enumerate(written.devices.config):
+        raise BadInput.forbidden(
+            f"{written.at}.config[{index}]", "no parameters are read; leave it out"
+        )
 
 
-def _annotations(pod: Pod, wanted: Sequence[Wanted], path: str) -> dict[str, str]:
-    """Return HAMi's annotations for the selectors, which hold for all containers of a pod."""
+def _one_selector(wanted: Sequence[Wanted], path: str) -> None:
     if len(set(wanted)) > 1:
         raise BadInput.forbidden(
             path, "all requests of a pod must have the same selectors; use a pod for each"
         )
+
+
+def _annotations(pod: Pod, wanted: Sequence[Wanted], path: str) -> dict[str, str]:
+    """Return HAMi's annotations for the selectors, which hold for all containers of a pod."""
+    _one_selector(wanted, path)
     found = dict(_words(wanted[0])) if wanted else {}
     for key, value in found.items():
         written = pod.metadata.annotations.get(key)
         if written is not None and written != value:
             raise BadInput.forbidden(
-                f"metadata.annotations[{key}]", "the template's selectors choose devices already"
+                f"metadata.annotations[{key}]", f"the selectors of {path} choose devices already"
             )
     return found
 

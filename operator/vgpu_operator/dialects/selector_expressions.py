@@ -1,7 +1,7 @@
 """Reads the CEL expressions of device selectors, as far as our own selectors can express them.
 
     expression = all {"||" all}          all  = term {"&&" term}
-    term       = "(" expression ")" | field ("==" | "!=") text
+    term       = "(" expression ")" | field ("==" | "!=") text | field "in" "[" text {"," text} "]"
     field      = device.driver | device.attributes["DOMAIN"].NAME
 
 An expression that means something else is refused: a device that it does not want must never be
@@ -20,10 +20,10 @@ from vgpu_api.errors import BadInput, Fault
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>\"(?:[^\"\\]|\\.)*\")|(?P<word>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|(?P<sign>==|!=|&&|\|\||[().\[\]]))"
+    r"|(?P<sign>==|!=|&&|\|\||[().,\[\]]))"
 )
 _EXPECTED = (
-    "comparisons of productName or uuid with == and !=, joined by && and ||, such as "
+    "comparisons of productName or uuid with ==, != and in, joined by && and ||, such as "
     'device.attributes["vgpu.dev"].productName == "NVIDIA A100-SXM4-80GB"'
 )
 _TYPE = "hami-gpu"
@@ -159,7 +159,10 @@ class _Reader:
             self._take(")")
             return found
         name = self._field()
-        sign = self._take("==", "!=")
+        sign = self._take("==", "!=", "in")
+        if sign == "in":
+            alternatives = [self._compared(name, each, is_equal=True) for each in self._texts()]
+            return alternatives[0] if len(alternatives) == 1 else self._one_of(alternatives)
         return self._compared(name, self._text(), is_equal=sign == "==")
 
     def _field(self) -> str:
@@ -175,6 +178,14 @@ class _Reader:
         self._take("]")
         self._take(".")
         return self._take()
+
+    def _texts(self) -> list[str]:
+        """Return the texts of a list, at least one."""
+        self._take("[")
+        found = [self._text()]
+        while self._take(",", "]") == ",":
+            found.append(self._text())
+        return found
 
     def _text(self) -> str:
         token = self._take()

@@ -18,9 +18,10 @@ from vgpu_api.v1alpha1.base import version_of
 from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, is_owned_by
 from vgpu_operator.engine.resource_claims.known import (
-    ClaimUsers,
+    OtherPods,
     ResourceClaims,
     ResourceKey,
+    is_for,
     resource_claim_of,
     resource_key,
 )
@@ -69,7 +70,7 @@ class Cache:
         self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
         self.resource_claims = ResourceClaims()
-        self.users = ClaimUsers()
+        self.users = OtherPods()
         self._by_resource_claim: dict[ResourceKey, set[str]] = {}  # → UIDs of the pods that name it
         self._running: dict[int, Counter[str]] = {}  # priority → running pods by node
         self._deleting: dict[
@@ -160,7 +161,7 @@ class Cache:
             return pod
         found = self.resource_claims.get(resource_claim_of(pod))
         is_allocated = found is not None and found.status.allocation is not None
-        is_its_own = found is not None and is_owned_by(found, pod.uid)
+        is_its_own = found is not None and is_for(found, pod.uid)
         return replace(pod, is_handed_over=is_allocated and is_its_own)
 
     def resource_claim_uid(self, pod: GPUPod) -> str:
@@ -168,7 +169,7 @@ class Cache:
         found = self.resource_claims.get(resource_claim_of(pod))
         if found is None or found.metadata.deletion_timestamp is not None:
             return ""
-        return found.metadata.uid if is_owned_by(found, pod.uid) else ""
+        return found.metadata.uid if is_for(found, pod.uid) else ""
 
     def pods_of_resource_claim(self, key: ResourceKey) -> list[GPUPod]:
         """Return the pods that name a ResourceClaim as the one of their devices."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from vgpu_api.core import Pod, ResourceClaim
 from vgpu_api.names import (
     ANNOTATION_CLAIM,
+    ANNOTATION_POD_UID,
     ANNOTATION_REQUEUE,
     FIELD_MANAGER_LIVENESS,
     FIELD_MANAGER_OPERATOR,
@@ -472,7 +473,10 @@ def _resource_claim_requests(effect: effects.WriteResourceClaim) -> list[Request
             marks = {
                 "resourceVersion": effect.version,
                 "finalizers": [*effect.finalizers, FINALIZER_IN_USE],
-                "annotations": {ANNOTATION_CLAIM: effect.claim.name},
+                "annotations": {
+                    ANNOTATION_CLAIM: effect.claim.name,
+                    ANNOTATION_POD_UID: effect.pod_uid,
+                },
             }
             requests.append(Merge({"metadata": marks}))
         requests.append(Patch([_allocated(effect)], subresource="status"))

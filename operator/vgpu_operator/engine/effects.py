@@ -185,7 +185,8 @@ class WriteResourceClaim:
         pod_uid: The UID of the pod that waits for it; empty if none does.
         allocation_id: The id of the VGPUClaim's allocation, if this allocates.
         create: The claim to create first, if it does not exist.
-        finalizers: The claim's finalizers at that version, if ours is added or removed; else None.
+        finalizers: The claim's finalizers at that version, to which ours is added with the marks
+            that say for whom it is, or from which it is removed; None if neither is to be done.
         allocation: The allocation to write, if this allocates.
         is_status_empty: The status has no field yet to which the allocation could be added.
     """

@@ -17,7 +17,7 @@ from vgpu_client.recorder import Regarding
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, containers_of_claim, read
 from vgpu_operator.dialects.pod_groups import GroupKind, named_group
-from vgpu_operator.dialects.resource_claims import made_claim
+from vgpu_operator.dialects.resource_claims import claim_of_pod
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
 
@@ -223,11 +223,11 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
         NodeRules.of(pod)
         group, least = _group_of(pod, config)
     except BadInput as error:
-        return GPUPod(pod, error, own, owned=True, resource_claim=made_claim(pod))
+        return GPUPod(pod, error, own, owned=True, resource_claim=claim_of_pod(pod))
     claim, owned = own, True
     if demand.native is not None and not demand.native.is_template:
         claim, owned = ClaimKey(namespace, demand.native.name), False
-    return GPUPod(pod, demand, claim, owned, group, least, made_claim(pod))
+    return GPUPod(pod, demand, claim, owned, group, least, claim_of_pod(pod))
 
 
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device, until
-from vgpu_api.resources import EVENTS, NODES, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
+from vgpu_api.resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError
 from vgpu_client.transport import Object
@@ -203,14 +203,41 @@ async def test_each_container_gets_what_it_asked_for(chain: Chain) -> None:
     await chain.empty()
 
 
+async def test_a_claim_of_a_users_own_making_limits_the_pod_that_names_it(chain: Chain) -> None:
+    exactly = {
+        "deviceClassName": "vgpu.dev",
+        "capacity": {"requests": {"memory": "4Gi", "cores": 20}},
+    }
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    metadata = {"name": "mine", "namespace": "default"}
+    await chain.api.create(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec})
+    container = a_container()
+    container["resources"] = {"claims": [{"name": "gpu"}]}
+    entry = {"name": "gpu", "resourceClaimName": "mine"}
+    for name in ("one", "two"):
+        pod = a_pod(name, container, resourceClaims=[entry])
+        await chain.api.create(PODS, pod)
+    containers = await chain.runs("one")
+    assert values(containers["main"], "CUDA_DEVICE_MEMORY_LIMIT_0") == ["4096M"]
+    assert chain.runtime.running("default", "two") == []
+    await chain.delete("one")
+    containers = await chain.runs("two")
+    assert values(containers["main"], "CUDA_DEVICE_MEMORY_LIMIT_0") == ["4096M"]
+    await chain.delete("two")
+    await chain.api.delete(RESOURCE_CLAIMS, "mine", namespace="default")
+    await chain.empty()
+
+
 async def test_a_second_pod_on_one_claim_gets_no_container_however_it_came_to_the_node(
     chain: Chain,
 ) -> None:
-    """The policy on pods is left out, as if the pod had been made before it was there."""
-    await chain.api.delete(BINDINGS, "vgpu-claim-users")
+    """Webhook and policy on pods are left out, as if the pod had been made before they were."""
     pod = await chain.api.create(PODS, a_pod("victim", a_container(limits=HALF)))
     await chain.runs("victim")
     stored = await chain.api.get(PODS, "victim", namespace="default")
+    await chain.api.delete(BINDINGS, "vgpu-claim-users")
+    opted_out = {"metadata": {"labels": {"hami.io/webhook": "ignore"}}}
+    await chain.api.merge_patch(NAMESPACES, "default", opted_out)
     container = a_container()
     container["resources"] = {"claims": [{"name": "gpu"}]}
     name = stored["spec"]["resourceClaims"][0]["resourceClaimName"]
@@ -229,7 +256,7 @@ async def test_a_second_pod_on_one_claim_gets_no_container_however_it_came_to_th
     async def is_refused_by_the_kubelet() -> bool:
         events = (await chain.api.list(EVENTS, namespace="default")).items
         messages = [e["message"] for e in events if e["involvedObject"].get("name") == "thief"]
-        return any("is not allowed to use resource claim" in each for each in messages)
+        return any("is not allowed to use ResourceClaim" in each for each in messages)
 
     await soon(is_refused_by_the_kubelet, chain.left)
     assert chain.runtime.running("default", "thief") == []

@@ -6,6 +6,7 @@ Every role and policy of the overlay applies, and the programs run under their o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from vgpu_api.dra import share_id
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.resources import EVENTS, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import EVENTS, NAMESPACES, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS, Resource
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError
 from vgpu_client.transport import Object
@@ -393,13 +394,10 @@ def test_no_pod_may_name_the_claim_of_another_by_whatever_way_it_is_made(
     name = pod["spec"]["resourceClaims"][0]["resourceClaimName"]
     asking = a_thief("asking", name)
     asking["spec"]["containers"][0]["resources"]["limits"] = SLICE
-    plain, by_admission = (
-        cluster.run(refused(cluster.api, PODS, each)) for each in (a_thief("plain", name), asking)
-    )
-    assert f'spec.resourceClaims[gpu].resourceClaimName: Invalid value: "{name}"' in plain
-    assert f'spec.resourceClaims[0].resourceClaimName: Invalid value: "{name}"' in by_admission
-    assert "leave the entry out" in plain
-    assert "leave out the entry gpu" in by_admission
+    for thief in (a_thief("plain", name), asking):
+        message = cluster.run(refused(cluster.api, PODS, thief))
+        assert f'spec.resourceClaims[0].resourceClaimName: Invalid value: "{name}"' in message
+        assert "leave out the entry gpu" in message
     labels = {"app": "thieves"}
     thieves = {
         "apiVersion": "apps/v1",
@@ -418,48 +416,75 @@ def test_no_pod_may_name_the_claim_of_another_by_whatever_way_it_is_made(
     gone(cluster, pod)
 
 
-@pytest.fixture
-def unguarded(cluster: InstalledCluster) -> Iterator[None]:
-    """Leave out the policy on pods, as if one had been made before it was there."""
-    name = "vgpu-claim-users"
-    binding = cluster.run(cluster.api.get(BINDINGS, name))
-    cluster.run(cluster.api.delete(BINDINGS, name))
+def passes(cluster: InstalledCluster, pod: Object) -> bool:
+    """Return True if a pod may be created; it is deleted again."""
+    try:
+        cluster.run(cluster.api.create(PODS, pod))
+    except ApiError:
+        return False
+    delete(cluster, pod["metadata"]["name"])
+    return True
 
-    def is_open() -> bool:
-        """Return True once the API server lets such a pod pass; nothing is stored."""
+
+@contextlib.contextmanager
+def unguarded(cluster: InstalledCluster, policy: str = "") -> Iterator[None]:
+    """Let pods pass by the webhooks, and by a policy, as if they had been there before."""
+    namespace, label = "default", "hami.io/webhook"
+
+    def labelled(value: str | None) -> None:
+        change = {"metadata": {"labels": {label: value}}}
+        cluster.run(cluster.api.merge_patch(NAMESPACES, namespace, change))
+
+    labelled("ignore")
+    binding = cluster.run(cluster.api.get(BINDINGS, policy)) if policy else {}
+    if binding:
+        cluster.run(cluster.api.delete(BINDINGS, policy))
+    try:
+        yield
+    finally:
+        labelled(None)
+        if binding:
+            metadata = {key: binding["metadata"][key] for key in ("name", "labels")}
+            create(cluster, {**binding, "metadata": metadata}, BINDINGS)
         probe = a_thief("probe", f"vgpu-{'f' * 12}")
-        try:
-            cluster.run(cluster.api.create(PODS, probe))
-        except ApiError:
-            return False
-        delete(cluster, "probe")
-        return True
-
-    cluster.until(is_open, lambda: cluster.objects(PODS))
-    yield
-    metadata = {key: binding["metadata"][key] for key in ("name", "labels")}
-    create(cluster, {**binding, "metadata": metadata}, BINDINGS)
-    cluster.until(lambda: not is_open(), lambda: cluster.objects(PODS))
+        cluster.until(lambda: not passes(cluster, probe), lambda: cluster.objects(PODS))
 
 
-@pytest.mark.usefixtures("unguarded")
+def test_the_policy_refuses_such_a_pod_where_no_webhook_answers(cluster: InstalledCluster) -> None:
+    name = f"vgpu-{'0' * 12}"
+    thief = a_thief("thief", name)
+
+    def said() -> str:
+        return cluster.run(refused(cluster.api, PODS, thief))
+
+    with unguarded(cluster):
+        cluster.until(lambda: "vgpu-claim-users" in said(), said)
+        message = said()
+    assert f'spec.resourceClaims[gpu].resourceClaimName: Invalid value: "{name}"' in message
+    assert "leave the entry out" in message
+
+
 def test_two_pods_on_one_claim_never_both_reserve_it(cluster: InstalledCluster) -> None:
     """kube-scheduler reserves for one, and Kubernetes itself for one that was bound by hand."""
     create(cluster, a_pod("victim", a_container(limits=SLICE)))
     pod = bound(cluster, "victim")
     (entry,) = pod["spec"]["resourceClaims"]
-    create(cluster, a_thief("scheduled", entry["resourceClaimName"]))
-    create(cluster, a_thief("by-hand", entry["resourceClaimName"], nodeName="two"))
+    name = entry["resourceClaimName"]
+    with unguarded(cluster, "vgpu-claim-users"):
+        probe = a_thief("probe", name)
+        cluster.until(lambda: passes(cluster, probe), lambda: cluster.objects(PODS))
+        create(cluster, a_thief("scheduled", name))
+        create(cluster, a_thief("by-hand", name, nodeName="two"))
     is_told(cluster, "scheduled", "status.reservedFor: Forbidden: ResourceClaim")
-    for name in ("scheduled", "by-hand"):
-        is_told(cluster, name, "and this is not that of this pod")
+    for thief in ("scheduled", "by-hand"):
+        is_told(cluster, thief, "and this is not that of this pod")
     claim = resource_claim_of(cluster, pod)
     assert claim is not None
     assert [each["uid"] for each in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
     found = cluster.run(cluster.api.get(PODS, "scheduled", namespace="default"))
     assert not found["spec"].get("nodeName")
-    for name in ("scheduled", "by-hand", "victim"):
-        delete(cluster, name)
+    for each in ("scheduled", "by-hand", "victim"):
+        delete(cluster, each)
     gone(cluster, pod)
 
 
@@ -582,12 +607,68 @@ def test_a_pod_that_asks_by_a_template_gets_what_the_template_says(
     delete(cluster, "small", TEMPLATES)
 
 
-def test_a_claim_of_a_users_own_making_is_told_that_it_is_not_served(
+def a_pod_naming(name: str, claim: str) -> Object:
+    container = a_container()
+    container["resources"] = {"claims": [{"name": "gpu"}]}
+    return a_pod(name, container, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}])
+
+
+def test_a_claim_of_a_users_own_making_serves_one_pod_after_the_other(
     cluster: InstalledCluster,
 ) -> None:
     metadata = {"name": "made-by-hand", "namespace": "default"}
-    create(cluster, {"metadata": metadata, "spec": a_claim_spec()}, RESOURCE_CLAIMS)
+    cel = 'device.attributes["vgpu.dev"].type == "hami-gpu"'
+    wanted = {
+        "capacity": {"requests": {"vgpu.dev/memory": "2Gi", "cores": 30}},
+        "selectors": [{"cel": {"expression": cel}}],
+    }
+    create(cluster, {"metadata": metadata, "spec": a_claim_spec(**wanted)}, RESOURCE_CLAIMS)
+    create(cluster, a_pod_naming("one", "made-by-hand"))
+    first = bound(cluster, "one")
+    create(cluster, a_pod_naming("other", "made-by-hand"))
+    is_told(cluster, "other", "ResourceClaim made-by-hand serves one, and one pod at a time")
+    (device,) = (allocation_of(cluster, first) or {})["devices"]
+    assert (device["memory"], device["cores"]) == ("2Gi", 30)
+    claim = resource_claim_of(cluster, first)
+    assert claim is not None
+    assert [each["uid"] for each in claim["status"]["reservedFor"]] == [first["metadata"]["uid"]]
+    delete(cluster, "one")
+    second = bound(cluster, "other")
+    assert allocation_of(cluster, first) is None
+    assert allocation_of(cluster, second) is not None
+    delete(cluster, "other")
     cluster.until(
-        lambda: "Unsupported" in reasons(cluster, "made-by-hand"), lambda: cluster.objects(EVENTS)
+        lambda: "finalizers" not in (resource_claim_of(cluster, second) or {})["metadata"],
+        lambda: resource_claim_of(cluster, second),
     )
     delete(cluster, "made-by-hand", RESOURCE_CLAIMS)
+
+
+@pytest.mark.parametrize(
+    ("exactly", "words"),
+    [
+        ({"allocationMode": "All"}, 'exactly.allocationMode: Unsupported value: "All"'),
+        ({"adminAccess": True}, "exactly.adminAccess: Forbidden"),
+    ],
+)
+def test_a_claim_that_cannot_be_honoured_is_told_so_and_its_pod_is_refused(
+    cluster: InstalledCluster, exactly: Object, words: str
+) -> None:
+    space = "admin"
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    namespace = {"metadata": {"name": space, "labels": labels}}
+    with contextlib.suppress(ApiError):
+        create(cluster, namespace, NAMESPACES)
+    metadata = {"name": "wrong", "namespace": space}
+    create(cluster, {"metadata": metadata, "spec": a_claim_spec(**exactly)}, RESOURCE_CLAIMS)
+
+    def messages() -> list[str]:
+        return [each["message"] for each in cluster.objects(EVENTS, space)]
+
+    cluster.until(lambda: any(words in each for each in messages()), messages)
+    pod = a_pod_naming("wrong", "wrong")
+    pod["metadata"]["namespace"] = space
+    assert words in cluster.run(refused(cluster.api, PODS, pod))
+    claim = cluster.run(cluster.api.get(RESOURCE_CLAIMS, "wrong", namespace=space))
+    assert "allocation" not in claim.get("status", {})
+    cluster.run(cluster.api.delete(RESOURCE_CLAIMS, "wrong", namespace=space))

@@ -12,7 +12,13 @@ from builders import CLAIMS
 from vgpu_api.core import Pod
 from vgpu_api.dra import HAMI_CLASS
 from vgpu_api.names import NVIDIA_NOUSE_TYPE, NVIDIA_NUMA_BIND, NVIDIA_USE_TYPE, NVIDIA_USE_UUID
-from vgpu_operator.admission.rules import Denied, ask_by_templates, mutate_pod, templates_named_by
+from vgpu_operator.admission.rules import (
+    Denied,
+    NamedObjects,
+    ask_by_claims,
+    mutate_pod,
+    objects_named_by,
+)
 from vgpu_operator.dialects import read
 
 Raw = dict[str, Any]
@@ -50,8 +56,9 @@ def a_template(*requests: Raw, **devices: Any) -> Raw:
 
 
 def changed(pod: Raw, template: Raw) -> Any:
-    named = templates_named_by(pod)
-    operations = ask_by_templates(pod, dict.fromkeys(named, template), CLAIMS)
+    named = objects_named_by(pod)
+    found = NamedObjects(dict.fromkeys(named.templates, template), {})
+    operations = ask_by_claims(pod, found, CLAIMS)
     return jsonpatch.apply_patch(copy.deepcopy(pod), operations)
 
 
@@ -104,6 +111,13 @@ def test_what_is_not_asked_for_has_the_defaults_of_its_class(
     assert limits(a_pod(), a_template(a_request(class_name=class_name))) == expected
 
 
+@pytest.mark.parametrize("domain", ["vgpu.dev", HAMI_CLASS])
+def test_capacities_may_have_the_domain_of_a_class(domain: str) -> None:
+    amounts = capacity(**{f"{domain}/memory": "1Gi", f"{domain}/cores": "30"})
+    found = limits(a_pod(), a_template(a_request(**amounts)))
+    assert (found["nvidia.com/gpumem"], found["nvidia.com/gpucores"]) == ("1024Mi", "30")
+
+
 def test_memory_is_rounded_up_to_mebibytes_as_kubernetes_rounds_to_a_step() -> None:
     found = limits(a_pod(), a_template(a_request(**capacity(memory="1000001"))))
     assert found["nvidia.com/gpumem"] == "1Mi"
@@ -127,7 +141,8 @@ def test_templates_of_other_classes_are_left_alone() -> None:
 
 def test_a_pod_without_templates_names_none() -> None:
     named = {"name": "nic", "resourceClaimName": "mine"}
-    assert templates_named_by({"spec": {"containers": [], "resourceClaims": [named]}}) == {}
+    named_by = objects_named_by({"spec": {"containers": [], "resourceClaims": [named]}})
+    assert named_by == ({}, {"nic": "mine"})
 
 
 @pytest.mark.parametrize(
@@ -148,6 +163,11 @@ def test_a_pod_without_templates_names_none() -> None:
             'device.attributes["vgpu.dev"].uuid == "GPU-1" && '
             'device.attributes["vgpu.dev"].productName != "A"',
             {NVIDIA_USE_UUID: "GPU-1", NVIDIA_NOUSE_TYPE: "A"},
+        ),
+        (
+            'device.attributes["vgpu.dev"].productName in ["B", "A"] && '
+            'device.attributes["vgpu.dev"].uuid in ["GPU-1"]',
+            {NVIDIA_USE_TYPE: "A,B", NVIDIA_USE_UUID: "GPU-1"},
         ),
     ],
 )
@@ -174,6 +194,14 @@ REFUSED: list[tuple[Raw, str]] = [
      'capacity.requests[memory]: Invalid value: "much": must be a size such as 8Gi'),
     (a_template(a_request(**capacity(cores=150))),
      "capacity.requests[cores]: Invalid value: 150: must be a whole percentage, 0 to 100"),
+    (a_template(a_request(**capacity(**{"memory": "1Gi", "vgpu.dev/memory": "1Gi"}))),
+     'capacity.requests: Duplicate value: "vgpu.dev/memory"'),
+    (a_template(a_request(**capacity(**{"nics.example.com/memory": "1Gi"}))),
+     'capacity.requests: Unsupported value: "nics.example.com/memory"'),
+    (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid in []'))),
+     "] is no text in double quotes"),
+    (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid in ["a" "b"]'))),
+     "is not understood here"),
     (a_template(a_request(**capacity(slots=1))),
      'capacity.requests: Unsupported value: "slots": supported values: "cores", "memory"'),
     (a_template(a_request(), constraints=[{"distinctAttribute": "vgpu.dev/uuid"}]),

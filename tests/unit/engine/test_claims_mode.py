@@ -8,6 +8,22 @@ from typing import Any
 import pytest
 
 from builders import CLAIMS, ROOM, a_device, a_node, a_pod, use_of
+from claims_world import (
+    LIMITS,
+    admitted,
+    bind,
+    changed,
+    kube_scheduler_takes_away,
+    name_of,
+    node_of,
+    recorded,
+    release,
+    replica,
+    results,
+    seen,
+    stored,
+    unschedulable,
+)
 from memory_api import MemoryApi
 from replica import Replica
 from vgpu_api import dra
@@ -19,7 +35,7 @@ from vgpu_api.names import (
     ANNOTATION_GROUP_MIN,
     FINALIZER_IN_USE,
 )
-from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
+from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import Forbidden, Unknown
 from vgpu_operator.admission.rules import mutate_pod
@@ -28,100 +44,6 @@ from vgpu_operator.engine import events
 from vgpu_operator.engine.pod_reading import PodReader
 from vgpu_operator.engine.scheduling.gate import STUCK_S
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, Phase
-
-LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192, "nvidia.com/gpucores": 30}
-
-
-def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
-    """Return an operator in mode Claims with ready nodes that have room and a device each."""
-    made = Replica(api, config=CLAIMS)
-    for number, name in enumerate(nodes or ("node-1",)):
-        made.news.node_changed(a_node(name, allocatable={**ROOM, **room}))
-        made.news.device_changed(a_device(uuid=f"GPU-{number}", node=name))
-    return made
-
-
-def admitted(world: Replica, name: str = "pod-1", *, token: str = "", **fields: Any) -> Pod:
-    """Return a pod as the webhook leaves it, which the operator has seen."""
-    raw = a_pod(name, **fields).to_wire()
-    raw["spec"]["containers"] = [{"name": "main", "resources": {"limits": dict(LIMITS)}}]
-    changed = applied(raw, mutate_pod(raw, CLAIMS, None, token=token or f"{len(name):012x}"))
-    return seen(world, changed)
-
-
-def seen(world: Replica, raw: dict[str, Any]) -> Pod:
-    stored_pod = Pod.model_validate(world.api.put(PODS, raw))
-    world.news.pod_changed(stored_pod)
-    return stored_pod
-
-
-def name_of(pod: Pod) -> str:
-    (entry,) = pod.spec.resource_claims
-    return entry.resource_claim_name
-
-
-def stored(world: Replica, pod: Pod) -> dict[str, Any] | None:
-    """Return the pod's ResourceClaim from the API server, or None."""
-    found: dict[str, Any] | None = world.api.objects.get(
-        (RESOURCE_CLAIMS.plural, "default", name_of(pod))
-    )
-    return found
-
-
-def results(world: Replica, pod: Pod) -> list[dict[str, Any]]:
-    found = stored(world, pod)
-    allocation = (found or {}).get("status", {}).get("allocation") or {}
-    return list(allocation.get("devices", {}).get("results", []))
-
-
-def node_of(world: Replica, pod: Pod) -> str:
-    return next((each["pool"] for each in results(world, pod)), "")
-
-
-def kube_scheduler_takes_away(world: Replica, pod: Pod) -> None:
-    found = copy.deepcopy(stored(world, pod))
-    assert found is not None
-    del found["status"]["allocation"]
-    changed(world, found)
-
-
-def changed(world: Replica, claim: dict[str, Any]) -> None:
-    put = world.api.put(RESOURCE_CLAIMS, claim)
-    world.news.resource_claim_changed(ResourceClaim.model_validate(put))
-
-
-def bind(world: Replica, pod: Pod, **status: Any) -> None:
-    """Let kube-scheduler reserve the claim for the pod, and bind it to the claim's node."""
-    found = copy.deepcopy(stored(world, pod))
-    assert found is not None
-    consumer = {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
-    found["status"]["reservedFor"] = [consumer]
-    changed(world, found)
-    raw = copy.deepcopy(world.api.objects[(PODS.plural, "default", pod.metadata.name)])
-    raw["spec"]["nodeName"] = node_of(world, pod)
-    raw["status"] = {"phase": "Running", **status}
-    seen(world, raw)
-
-
-def unschedulable(world: Replica, pod: Pod) -> None:
-    """Let kube-scheduler set the pod aside; from 1.35 on it keeps a nomination by others."""
-    raw = copy.deepcopy(world.api.objects[(PODS.plural, "default", pod.metadata.name)])
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    raw["status"] = {**raw.get("status", {}), "phase": "Pending", "conditions": [condition]}
-    seen(world, raw)
-
-
-def release(world: Replica, pod: Pod) -> None:
-    """Let the agent report that the pod's devices are no longer in use."""
-    claim = world.claim_of(pod).to_wire()
-    claim["status"]["released"] = {"allocationID": claim["status"]["allocation"]["id"]}
-    world.claim(VGPUClaim.read(claim))
-
-
-def recorded(world: Replica, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(world.recorder, "record", lambda _, **event: told.append(event))
-    return told
 
 
 async def test_a_pod_gets_its_claim_first_and_then_an_allocated_resource_claim() -> None:
@@ -545,32 +467,6 @@ async def test_the_resource_claim_names_the_claim_that_it_shows() -> None:
     assert found is not None
     name = found["metadata"]["annotations"][ANNOTATION_CLAIM]
     assert (VGPU_CLAIMS.plural, "default", name) in world.api.objects
-
-
-@pytest.mark.parametrize(
-    ("owners", "sentence"),
-    [
-        ([], "name a ResourceClaimTemplate of class vgpu.dev in the pod"),
-        ([{"kind": "Pod", "uid": "of-a-pod"}], "create the pod anew"),
-    ],
-)
-async def test_a_claim_of_our_class_that_is_not_served_is_told_so_once(
-    monkeypatch: pytest.MonkeyPatch, owners: list[dict[str, str]], sentence: str
-) -> None:
-    world = replica()
-    told = recorded(world, monkeypatch)
-    exactly = {"exactly": {"deviceClassName": "vgpu.dev"}}
-    claim = {
-        "metadata": {"name": "mine", "namespace": "default", "ownerReferences": owners},
-        "spec": {"devices": {"requests": [{"name": "gpu", **exactly}]}},
-    }
-    changed(world, claim)
-    await world.settle()
-    changed(world, claim)
-    await world.settle()
-    (only,) = told
-    assert only["reason"] == "Unsupported"
-    assert sentence in only["note"]
 
 
 async def test_claims_of_other_classes_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,11 @@ Pods are mutated, refused or warned about. Claims and configurations are validat
 The caller passes in whatever has to be looked up, such as the claim that a pod names.
 """
 
-from vgpu_operator.admission.rules.claim_templates import ask_by_templates, templates_named_by
+from vgpu_operator.admission.rules.claim_templates import (
+    NamedObjects,
+    ask_by_claims,
+    objects_named_by,
+)
 from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_claim, validate_claim
 from vgpu_operator.admission.rules.claims_mode import copied_claim, resource_claim_named_by
 from vgpu_operator.admission.rules.configuration import validate_configuration
@@ -24,8 +28,9 @@ from vgpu_operator.admission.rules.warnings import misspelt, waits_for_claim
 
 __all__ = [
     "Denied",
+    "NamedObjects",
     "RawPod",
-    "ask_by_templates",
+    "ask_by_claims",
     "check_volcano_job",
     "claim_named_by",
     "claim_without_effect",
@@ -35,9 +40,9 @@ __all__ = [
     "mutate_claim",
     "mutate_ephemeral_containers",
     "mutate_pod",
+    "objects_named_by",
     "pod_warnings",
     "resource_claim_named_by",
-    "templates_named_by",
     "too_many_containers",
     "unanswered",
     "validate_claim",

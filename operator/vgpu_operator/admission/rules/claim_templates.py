@@ -1,70 +1,134 @@
-"""Changes pods that name ResourceClaimTemplates of our classes to ask in HAMi's words."""
+"""Changes pods that name ResourceClaims or templates of our classes to ask in HAMi's words."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from vgpu_api import dra
 from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
 from vgpu_api.core.resource_claim import DeviceRequests, ResourceClaimSpec
+from vgpu_api.errors import BadInput, Fault
 from vgpu_api.field_errors import describe
+from vgpu_api.names import ANNOTATION_RESOURCE_CLAIM
 from vgpu_operator.admission.rules.denial import Denied, denying
 from vgpu_operator.admission.rules.json_patch import JsonPatch, Operation
 from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
-from vgpu_operator.dialects.claim_templates import asked_by, is_ours
+from vgpu_operator.dialects.claim_templates import (
+    ClaimText,
+    asked_by,
+    is_ours,
+    of_claim,
+    of_template,
+)
 from vgpu_operator.dialects.containers import PodContainer, each_container
+from vgpu_operator.dialects.resource_claims import claim_of_pod, note_of
+
+_FIELD = f"metadata.annotations[{ANNOTATION_RESOURCE_CLAIM}]"
 
 
-def templates_named_by(raw_pod: dict[str, Any]) -> dict[str, str]:
-    """Return the templates that a pod names, by the entry of its `resourceClaims`.
+class NamedObjects(NamedTuple):
+    """What a pod names, or the objects of these names, by the entry of its `resourceClaims`."""
+
+    templates: Mapping[str, Any]
+    claims: Mapping[str, Any]
+
+
+def objects_named_by(raw_pod: dict[str, Any]) -> NamedObjects:
+    """Return the names of the templates and ResourceClaims that a pod's author has written.
+
+    There are no claims if admission has read them before.
 
     Raises:
         Denied: The pod is invalid.
     """
     with denying():
-        entries = read_pod(raw_pod).spec.resource_claims
-    return {
-        entry.name: entry.resource_claim_template_name
-        for entry in entries
-        if entry.resource_claim_template_name
-    }
+        pod = read_pod(raw_pod)
+        entries = pod.spec.resource_claims
+        templates = {
+            entry.name: entry.resource_claim_template_name
+            for entry in entries
+            if entry.resource_claim_template_name
+        }
+        if ANNOTATION_RESOURCE_CLAIM in pod.metadata.annotations:
+            _refuse_forged(pod)
+            return NamedObjects(templates, {})
+        claims = {
+            entry.name: entry.resource_claim_name
+            for entry in entries
+            if entry.resource_claim_name and not dra.is_made_name(entry.resource_claim_name)
+        }
+    return NamedObjects(templates, claims)
 
 
-def ask_by_templates(
-    raw_pod: dict[str, Any], templates: Mapping[str, dict[str, Any]], config: ClusterConfig
+def _refuse_forged(pod: Pod) -> None:
+    noted = pod.metadata.annotations[ANNOTATION_RESOURCE_CLAIM]
+    if not claim_of_pod(pod):
+        raise BadInput(
+            field=_FIELD,
+            value=noted,
+            detail="no entry of spec.resourceClaims names such a ResourceClaim: leave it out, "
+            "admission writes it",
+        )
+
+
+def ask_by_claims(
+    raw_pod: dict[str, Any], found: NamedObjects, config: ClusterConfig
 ) -> list[Operation]:
-    """Return the JSON patch with which a pod asks in HAMi's words for what its templates say.
+    """Return the JSON patch with which a pod asks in HAMi's words for what its claims say.
 
-    Templates of other classes stay as they are.
+    An entry for a template goes away, since the operator makes a ResourceClaim in its place. One
+    for a ResourceClaim stays, and is noted. Those of other classes stay as they are.
 
     Args:
         raw_pod: The pod as the API server sent it.
-        templates: The ResourceClaimTemplates that exist, by the entry that names them.
+        found: The ResourceClaims and templates that exist, by the entry that names them.
         config: The resource names.
 
     Raises:
-        Denied: A template asks for something that cannot be honoured.
+        Denied: Something is asked for that cannot be honoured.
     """
     with denying():
         pod = read_pod(raw_pod)
-        ours = {
-            entry: (template["metadata"]["name"], devices)
-            for entry, template in templates.items()
-            if is_ours(devices := _devices(template))
-        }
-        if not ours:
+        templates = _ours(found.templates, are_templates=True)
+        claims = _ours(found.claims, are_templates=False)
+        if not templates and not claims:
             return []
-        asked = asked_by(pod, ours, config)
+        _refuse_several(pod, templates, claims)
+        asked = asked_by(pod, {**templates, **claims}, config)
     patch = JsonPatch(raw_pod)
-    kept = [each for each in patch.get("spec", "resourceClaims") or [] if each["name"] not in ours]
-    patch.set("spec", "resourceClaims", value=kept)
+    if templates:
+        entries = patch.get("spec", "resourceClaims") or []
+        kept = [each for each in entries if each["name"] not in templates]
+        patch.set("spec", "resourceClaims", value=kept)
     for place in each_container(pod):
-        _ask(place, asked.amounts.get(place.name, {}), ours, patch)
+        _ask(place, asked.amounts.get(place.name, {}), templates, patch)
     for key, value in asked.annotations.items():
         patch.set("metadata", "annotations", key, value=value)
+    for entry in claims:
+        noted = note_of(entry, found.claims[entry]["metadata"]["uid"])
+        patch.set("metadata", "annotations", ANNOTATION_RESOURCE_CLAIM, value=noted)
     return patch.operations
+
+
+def _refuse_several(pod: Pod, templates: Collection[str], claims: Collection[str]) -> None:
+    """Refuse a ResourceClaim beside anything else that gives devices: a pod gets them by one."""
+    if claims and (len(claims) > 1 or templates):
+        raise BadInput.forbidden(
+            "spec.resourceClaims",
+            f"{', '.join([*claims, *templates])} all ask for GPUs, and a pod gets them through one "
+            "ResourceClaim: write a request for each container in one",
+        )
+    if dra.POD_ENTRY in claims:
+        raise BadInput(
+            field="spec.resourceClaims",
+            value=dra.POD_ENTRY,
+            fault=Fault.DUPLICATE,
+            detail="admission uses an entry of this name: give yours another",
+        )
 
 
 def _ask(
@@ -81,9 +145,21 @@ def _ask(
             patch.set(*steps, kind, resource, value=amount)
 
 
-def _devices(template: dict[str, Any]) -> DeviceRequests:
-    name, spec = template["metadata"]["name"], template.get("spec") or {}
+def _ours(objects: Mapping[str, dict[str, Any]], *, are_templates: bool) -> dict[str, ClaimText]:
+    """Return what the objects of our classes say, by entry."""
+    read = {}
+    for entry, obj in objects.items():
+        spec = obj.get("spec") or {}
+        devices = _devices(obj, (spec.get("spec") or {}) if are_templates else spec)
+        if is_ours(devices):
+            name = obj["metadata"]["name"]
+            read[entry] = of_template(name, devices) if are_templates else of_claim(name, devices)
+    return read
+
+
+def _devices(obj: dict[str, Any], spec: dict[str, Any]) -> DeviceRequests:
     try:
-        return ResourceClaimSpec.model_validate(without_nulls(spec.get("spec") or {})).devices
+        return ResourceClaimSpec.model_validate(without_nulls(spec)).devices
     except ValidationError as error:
-        raise Denied(f"resourceclaimtemplates/{name}: {describe(error)}") from error
+        kind = obj.get("kind", "object")
+        raise Denied(f"{kind} {obj['metadata']['name']}: {describe(error)}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vgpu_api import dra
@@ -13,7 +14,7 @@ from vgpu_api.vendors import kind_of
 from vgpu_operator.admission.rules.denial import denying
 from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import PodDemand
-from vgpu_operator.dialects.resource_claims import made_claim
+from vgpu_operator.dialects.resource_claims import claim_of_pod, entry_of, requests_of
 
 _KUEUE_GATE = "kueue.x-k8s.io/admission"
 _KUEUE_MANAGED = "kueue.x-k8s.io/managed"
@@ -46,6 +47,7 @@ def refuse_without_claim(
                 "device plugin allocates; scheduling.mode Claims serves NVIDIA's GPUs alone, the "
                 "modes Extender and Gate serve all",
             )
+    _refuse_beside_claim(pod, [request.name for request in requests])
     count = sum(request.count for request in requests)
     if count > dra.MAX_RESULTS:
         raise BadInput.too_many(
@@ -59,6 +61,20 @@ def refuse_without_claim(
             fault=Fault.DUPLICATE,
             detail="admission adds an entry of this name: give yours another",
         )
+
+
+def _refuse_beside_claim(pod: Pod, containers: Sequence[str]) -> None:
+    """Refuse a container that asks by resources in a pod that names a ResourceClaim for GPUs."""
+    name, uses = claim_of_pod(pod), requests_of(pod)
+    if not name or entry_of(pod) == dra.POD_ENTRY:
+        return
+    for container in containers:
+        if container not in uses:
+            raise BadInput.forbidden(
+                "spec.containers",
+                f"container {container} asks by resources, and the GPUs of the pod come through "
+                f"ResourceClaim {name}: write a request for it there",
+            )
 
 
 def resource_claim_named_by(raw_pod: dict[str, Any]) -> str:
@@ -78,7 +94,7 @@ def resource_claim_named_by(raw_pod: dict[str, Any]) -> str:
                     detail="the operator makes the ResourceClaims with names of this form, each "
                     f"for one pod: leave out the entry {entry.name}, admission adds one",
                 )
-        return made_claim(pod)
+        return claim_of_pod(pod)
 
 
 def copied_claim(name: str) -> str:

@@ -49,7 +49,7 @@ from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
 from vgpu_operator.dialects.moved import movable, moved, restored
 from vgpu_operator.dialects.reading import dialects, is_left_alone
-from vgpu_operator.dialects.resource_claims import made_claim
+from vgpu_operator.dialects.resource_claims import claim_of_pod, entry_of
 from vgpu_operator.dialects.switched_off import amounts_without_devices
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -390,8 +390,13 @@ def _put_behind_gate(pod: Pod, patch: JsonPatch) -> None:
 def _name_resource_claim(
     pod: Pod, given: Iterable[PodContainer], token: str, patch: JsonPatch
 ) -> None:
-    """Name a ResourceClaim in the pod, with one request for each container that gets devices."""
-    if not made_claim(pod):
+    """Name a ResourceClaim in the pod, with one request for each container that gets devices.
+
+    A pod that names one of its author's is left as it is.
+    """
+    if claim_of_pod(pod) and entry_of(pod) != dra.POD_ENTRY:
+        return
+    if not claim_of_pod(pod):
         entry = {"name": dra.POD_ENTRY, "resourceClaimName": dra.made_claim_name(token)}
         entries = patch.get("spec", "resourceClaims") or []
         patch.set("spec", "resourceClaims", value=[*entries, entry])

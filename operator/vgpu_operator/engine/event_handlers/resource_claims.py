@@ -8,7 +8,7 @@ from vgpu_operator.engine import events
 from vgpu_operator.engine.event_handlers.outcomes import let_go_ended
 from vgpu_operator.engine.event_handlers.pods import note_pod
 from vgpu_operator.engine.resource_claims.hand_over import note_taken_away
-from vgpu_operator.engine.resource_claims.known import ResourceKey, resource_key
+from vgpu_operator.engine.resource_claims.known import ResourceKey, is_for, resource_key
 from vgpu_operator.engine.state import State
 
 _FIRST_WAIT_S = 0.05
@@ -44,6 +44,7 @@ def _forget(state: State, key: ResourceKey, uid: str) -> None:
 def _note_change(state: State, key: ResourceKey, before: ResourceClaim | None) -> None:
     """Look at a ResourceClaim and its pods again, and see if its allocation was taken away."""
     state.resource_claims.due[key] = None
+    state.resource_claims.users_due.update(dict.fromkeys(state.cache.users.pods_of(key)))
     now = state.cache.resource_claims.get(key)
     was_allocated = before is not None and before.status.allocation is not None
     is_taken = was_allocated and (now is None or now.status.allocation is None)
@@ -51,7 +52,7 @@ def _note_change(state: State, key: ResourceKey, before: ResourceClaim | None) -
     # kube-scheduler takes an allocation away only if its node has no room for the pod.
     is_rejection = now is not None and (ours is None or ours.purpose != "deallocate")
     for pod in state.cache.pods_of_resource_claim(key):
-        if before is not None and is_taken and pod.is_gated:
+        if before is not None and is_taken and pod.is_gated and is_for(before, pod.uid):
             note_taken_away(state, pod, before, is_rejection=is_rejection)
         note_pod(state, pod)
         state.claims.look_at(pod.claim)

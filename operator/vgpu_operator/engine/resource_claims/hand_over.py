@@ -14,6 +14,7 @@ node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vgpu_api import dra
@@ -27,8 +28,9 @@ from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.status import with_devices
 from vgpu_operator.engine.claims.writes import write
 from vgpu_operator.engine.effects import Effect, RecordEvent, Requeue, WriteResourceClaim
-from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
-from vgpu_operator.engine.resource_claims.known import ResourceKey, resource_claim_of
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.resource_claims.known import ResourceKey, is_for, resource_claim_of
+from vgpu_operator.engine.resource_claims.named import refusal_of_named, requests_for
 from vgpu_operator.engine.scheduling.avoidance import turn_away
 from vgpu_operator.engine.scheduling.places import lapse
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -44,12 +46,14 @@ _ACTION = "Scheduling"
 
 
 def refusal_of_claim(state: State, pod: GPUPod) -> Refusal | None:
-    """Return why the pod's ResourceClaim can never be allocated for it; None if it can.
+    """Return why the pod's ResourceClaim cannot be allocated for it now; None if it can.
 
     The pods of a copied manifest would share one, or somebody else has made one of its name.
     """
+    if not dra.is_made_name(pod.resource_claim):
+        return refusal_of_named(state, pod)
     found = state.cache.resource_claims.get(resource_claim_of(pod))
-    if found is None or is_owned_by(found, pod.uid):
+    if found is None or is_for(found, pod.uid):
         return None
     text = (
         f"ResourceClaim {pod.resource_claim} exists and is not this pod's own; create the pod "
@@ -133,7 +137,6 @@ def _allocate(state: State, pod: GPUPod, claim: VGPUClaim) -> WriteResourceClaim
     key, allocation = resource_claim_of(pod), claim.status.allocation
     assert allocation is not None
     found = state.cache.resource_claims.get(key)
-    finalizers = [] if found is None else found.metadata.finalizers
     effect = WriteResourceClaim(
         namespace=key.namespace,
         name=key.name,
@@ -143,12 +146,22 @@ def _allocate(state: State, pod: GPUPod, claim: VGPUClaim) -> WriteResourceClaim
         claim=key_of(claim),
         allocation_id=allocation.id,
         create=_made(pod, claim) if found is None else None,
-        finalizers=None if FINALIZER_IN_USE in finalizers else tuple(finalizers),
-        allocation=_results(state, allocation),
+        finalizers=None if found is None or _is_marked(found, pod, claim) else _others(found),
+        allocation=_results(state, allocation, requests_for(state, pod)),
         is_status_empty=found is None or found.status.is_empty,
     )
     state.resource_claims.writing[key] = effect
     return effect
+
+
+def _is_marked(found: ResourceClaim, pod: GPUPod, claim: VGPUClaim) -> bool:
+    """Return True if a ResourceClaim has our finalizer, and says for what it is allocated."""
+    is_named = found.metadata.annotations.get(ANNOTATION_CLAIM) == claim.metadata.name
+    return FINALIZER_IN_USE in found.metadata.finalizers and is_named and is_for(found, pod.uid)
+
+
+def _others(found: ResourceClaim) -> tuple[str, ...]:
+    return tuple(each for each in found.metadata.finalizers if each != FINALIZER_IN_USE)
 
 
 def _made(pod: GPUPod, claim: VGPUClaim) -> dict[str, Any]:
@@ -183,20 +196,30 @@ def _made(pod: GPUPod, claim: VGPUClaim) -> dict[str, Any]:
     }
 
 
-def _results(state: State, allocation: Allocation) -> dict[str, Any]:
-    """Return the allocation as a ResourceClaim shows it, for one node."""
+def _results(state: State, allocation: Allocation, requests: Mapping[str, str]) -> dict[str, Any]:
+    """Return the allocation as a ResourceClaim shows it, for one node.
+
+    Args:
+        state: The engine's state.
+        allocation: The allocation.
+        requests: The request of the ResourceClaim by container.
+    """
     node = {"key": "metadata.name", "operator": "In", "values": [allocation.node_name]}
     return {
         # Without the time kube-scheduler would add it, and the API server refuses that change.
         "allocationTimestamp": rfc3339(state.unix),
-        "devices": {"results": [_result(allocation, each) for each in allocation.devices]},
+        "devices": {
+            "results": [_result(allocation, each, requests) for each in allocation.devices]
+        },
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]},
     }
 
 
-def _result(allocation: Allocation, device: AllocatedDevice) -> dict[str, Any]:
+def _result(
+    allocation: Allocation, device: AllocatedDevice, requests: Mapping[str, str]
+) -> dict[str, Any]:
     return {
-        "request": device.request,
+        "request": requests.get(device.request, device.request),
         "driver": dra.DRIVER,
         "pool": allocation.node_name,
         "device": dra.device_name(device.uuid),

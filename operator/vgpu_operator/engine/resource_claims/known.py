@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from vgpu_api.core import ResourceClaim
-from vgpu_api.names import ANNOTATION_CLAIM
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_POD_UID
 from vgpu_api.v1alpha1.base import version_of
 from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.gpu_pod import GPUPod
@@ -37,6 +37,11 @@ def vgpu_claim_of(claim: ResourceClaim) -> ClaimKey:
     """
     metadata = claim.metadata
     return ClaimKey(metadata.namespace or "", metadata.annotations.get(ANNOTATION_CLAIM, ""))
+
+
+def is_for(claim: ResourceClaim, pod_uid: str) -> bool:
+    """Return True if the operator has made or allocated a ResourceClaim for this pod."""
+    return bool(pod_uid) and claim.metadata.annotations.get(ANNOTATION_POD_UID) == pod_uid
 
 
 class ResourceClaims:
@@ -78,7 +83,7 @@ class ResourceClaims:
                 del self._showing[vgpu_claim_of(known)]
 
 
-class ClaimUsers:
+class OtherPods:
     """Pods that name ResourceClaims through which they get no devices.
 
     Attributes:

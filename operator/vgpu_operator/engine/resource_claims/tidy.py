@@ -7,10 +7,12 @@ from typing import Literal
 
 from vgpu_api import dra
 from vgpu_api.core import ResourceClaim
+from vgpu_api.errors import BadInput
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.resources import RESOURCE_CLAIMS
 from vgpu_api.v1alpha1 import Allocation
 from vgpu_client.recorder import Regarding
+from vgpu_operator.dialects.claim_templates import of_claim, refuse_unserved
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteResourceClaim
 from vgpu_operator.engine.resource_claims.hand_over import shows
 from vgpu_operator.engine.resource_claims.known import ResourceKey, vgpu_claim_of
@@ -36,29 +38,32 @@ def tidy_due(state: State) -> Iterator[list[Effect]]:
 
 
 def _tell_of_unserved(key: ResourceKey, state: State) -> None:
-    """Record an event on a ResourceClaim of our classes that nobody will ever allocate.
-
-    Pods are served by claims that the operator makes for them. What a template asks for is read
-    when its pod is created; a claim that a user has made may be for several pods.
-    """
+    """Record an event on a ResourceClaim of our classes that nobody will ever allocate."""
     found, told = state.cache.resource_claims.get(key), state.resource_claims.told
     if found is None or dra.is_made_name(key.name) or found.metadata.deletion_timestamp is not None:
         return
-    if found.status.allocation is not None or told.get(key) == found.metadata.uid:
-        return
-    told[key] = found.metadata.uid
     metadata = found.metadata
-    is_of_template = any(owner.kind == "Pod" for owner in metadata.owner_references)
-    note = (
-        "no admission read the template when the pod was created, so create the pod anew"
-        if is_of_template
-        else "a claim that is not made from a template is not served: name a "
-        f"ResourceClaimTemplate of class {dra.CLASS} in the pod, or ask by resources"
-    )
-    regarding = Regarding(
-        RESOURCE_CLAIMS.api_version, RESOURCE_CLAIMS.kind, key.namespace, key.name, metadata.uid
-    )
-    state.outbox.append(RecordEvent(regarding, "Warning", "Unsupported", _ACTION, note))
+    if found.status.allocation is not None or told.get(key) == metadata.uid:
+        return
+    told[key] = metadata.uid
+    note = _why_unserved(found, state)
+    if note:
+        regarding = Regarding(
+            RESOURCE_CLAIMS.api_version, RESOURCE_CLAIMS.kind, key.namespace, key.name, metadata.uid
+        )
+        state.outbox.append(RecordEvent(regarding, "Warning", "Unsupported", _ACTION, note))
+
+
+def _why_unserved(found: ResourceClaim, state: State) -> str:
+    """Return why a ResourceClaim that the operator has not made is not served; empty if it is."""
+    if any(owner.kind == "Pod" for owner in found.metadata.owner_references):
+        # What a template asks for is read when its pod is created.
+        return "no admission read the template when the pod was created, so create the pod anew"
+    try:
+        refuse_unserved(of_claim(found.metadata.name, found.spec.devices), state.config)
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 def _tidy(key: ResourceKey, state: State) -> WriteResourceClaim | None:

@@ -77,4 +77,11 @@ def _refusal(state: State, key: ResourceKey) -> BadInput | None:
             "and this is not that of this pod: create the pod anew without the entry, and ask by "
             "resources",
         )
-    return None
+    if state.cache.resource_claims.get(key) is None:  # of another driver, or not there
+        return None
+    return BadInput(
+        field="spec.resourceClaims",
+        value=key.name,
+        detail="admission has not read this ResourceClaim for the pod: it did not exist yet, or no "
+        "webhook answered; create the pod anew",
+    )

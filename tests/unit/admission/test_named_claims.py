@@ -1,0 +1,158 @@
+"""Pods that name ResourceClaims of their author's ask for the same in words, and keep them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from builders import CLAIMS
+from vgpu_api.core import Pod
+from vgpu_api.names import ANNOTATION_RESOURCE_CLAIM, NVIDIA_USE_UUID
+from vgpu_operator.admission.rules import (
+    Denied,
+    NamedObjects,
+    ask_by_claims,
+    mutate_pod,
+    objects_named_by,
+)
+from vgpu_operator.dialects import read
+from vgpu_operator.dialects.resource_claims import claim_of_pod, requests_of
+
+Raw = dict[str, Any]
+UID = "00000000-0000-0000-0000-00000000000c"
+
+
+def a_pod(*containers: Raw, entries: dict[str, str] | None = None, **annotations: str) -> Raw:
+    named = {"gpu": "mine"} if entries is None else entries
+    return {
+        "metadata": {"name": "pod-1", "annotations": annotations},
+        "spec": {
+            "containers": list(containers) or [using("main")],
+            "resourceClaims": [
+                {"name": entry, "resourceClaimName": name} for entry, name in named.items()
+            ],
+        },
+    }
+
+
+def using(name: str, *, limits: Raw | None = None, **more: str) -> Raw:
+    resources = {"claims": [{"name": "gpu", **more}], **({"limits": limits} if limits else {})}
+    return {"name": name, "resources": resources}
+
+
+def a_claim(*requests: str, class_name: str = "vgpu.dev", **exactly: Any) -> Raw:
+    wanted = {"deviceClassName": class_name, **exactly}
+    named = [{"name": name, "exactly": wanted} for name in requests or ("gpu",)]
+    return {"metadata": {"name": "mine", "uid": UID}, "spec": {"devices": {"requests": named}}}
+
+
+def admitted(pod: Raw, claim: Raw) -> Any:
+    """Return the pod as a review leaves it."""
+    named = objects_named_by(pod)
+    found = NamedObjects({}, dict.fromkeys(named.claims, claim))
+    asking = jsonpatch.apply_patch(copy.deepcopy(pod), ask_by_claims(pod, found, CLAIMS))
+    return jsonpatch.apply_patch(asking, mutate_pod(asking, CLAIMS, None, token="0" * 12))
+
+
+def refused(pod: Raw, claim: Raw) -> str:
+    with pytest.raises(Denied) as denied:
+        admitted(pod, claim)
+    return denied.value.message
+
+
+def test_the_pod_asks_for_what_its_claim_says_and_still_names_it() -> None:
+    amounts = {"capacity": {"requests": {"memory": "8Gi", "cores": 50}}}
+    pod = admitted(a_pod(), a_claim(**amounts))
+    demand = read(Pod.model_validate(pod), CLAIMS)
+    assert demand is not None
+    assert demand.spec is not None
+    (request,) = demand.spec.requests
+    assert (request.name, request.count, request.memory, request.cores) == ("main", 1, "8Gi", 50)
+    assert pod["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimName": "mine"}]
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["claims"] == [{"name": "gpu"}]
+    assert not container["resources"]["limits"]
+    assert pod["metadata"]["annotations"][ANNOTATION_RESOURCE_CLAIM] == f"gpu:{UID}"
+    assert claim_of_pod(Pod.model_validate(pod)) == "mine"
+
+
+def test_a_second_review_changes_nothing_and_reads_no_claim() -> None:
+    amounts = {"capacity": {"requests": {"memory": "8Gi"}}}
+    pod = admitted(a_pod(), a_claim(**amounts))
+    assert objects_named_by(pod) == ({}, {})
+    assert mutate_pod(pod, CLAIMS, None, token="f" * 12) == []
+
+
+def test_each_container_has_its_request() -> None:
+    pod = admitted(
+        a_pod(using("one", request="a"), using("two", request="b")), a_claim("a", "b", count=2)
+    )
+    assert requests_of(Pod.model_validate(pod)) == {"one": "a", "two": "b"}
+
+
+def test_selectors_are_read_too() -> None:
+    cel = {"expression": 'device.attributes["vgpu.dev"].uuid in ["GPU-1", "GPU-2"]'}
+    pod = admitted(a_pod(), a_claim(selectors=[{"cel": cel}]))
+    assert pod["metadata"]["annotations"][NVIDIA_USE_UUID] == "GPU-1,GPU-2"
+
+
+def test_claims_of_other_classes_are_left_alone() -> None:
+    pod = a_pod()
+    assert admitted(pod, a_claim(class_name="nics.example.com")) == pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "claim", "sentence"),
+    [
+        (
+            a_pod(),
+            a_claim(allocationMode="All"),
+            "resourceclaims/mine: spec.devices.requests[0].exactly.allocationMode: Unsupported",
+        ),
+        (
+            a_pod(),
+            a_claim(adminAccess=True),
+            "resourceclaims/mine: spec.devices.requests[0].exactly.adminAccess: Forbidden",
+        ),
+        (
+            a_pod(using("one"), using("two")),
+            a_claim(),
+            'resourceclaims/mine: spec.devices.requests[0]: Invalid value: "one, two"',
+        ),
+        (
+            a_pod(entries={"gpu": "mine", "more": "another"}),
+            a_claim(),
+            "spec.resourceClaims: Forbidden: gpu, more all ask for GPUs",
+        ),
+        (
+            a_pod(
+                {"name": "main", "resources": {"claims": [{"name": "vgpu"}]}},
+                entries={"vgpu": "mine"},
+            ),
+            a_claim(),
+            'spec.resourceClaims: Duplicate value: "vgpu"',
+        ),
+        (
+            a_pod(using("main"), {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 1}}}),
+            a_claim(),
+            "container b asks by resources, and the GPUs of the pod come through ResourceClaim",
+        ),
+        (
+            a_pod(entries={}, **{ANNOTATION_RESOURCE_CLAIM: "gpu:1"}),
+            a_claim(),
+            f"metadata.annotations[{ANNOTATION_RESOURCE_CLAIM}]: Invalid value",
+        ),
+        (
+            a_pod(entries={"gpu": f"vgpu-{'a' * 12}"}, **{ANNOTATION_RESOURCE_CLAIM: "gpu:1"}),
+            a_claim(),
+            f"metadata.annotations[{ANNOTATION_RESOURCE_CLAIM}]: Invalid value",
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_its_field(
+    pod: Raw, claim: Raw, sentence: str
+) -> None:
+    assert sentence in refused(pod, claim)
