@@ -42,6 +42,7 @@ def test_every_file_has_its_digest(release: Path):
     names = {path.name for path in files}
     assert names >= {"crds.yaml", "default.yaml", "sbom.cdx.json", f"vgpu-{VERSION}.tgz"}
     assert any(name.startswith(f"vgpu-{VERSION}-") and name.endswith(".whl") for name in names)
+    assert names >= {"gate.yaml", "claims.yaml", "before-1.36.yaml"}
     assert names >= {"krew.yaml", f"kubectl-vgpu-{VERSION}.tar.gz"}
 
 
@@ -58,6 +59,14 @@ def test_images_are_those_that_were_given_and_the_others_have_the_version(releas
         assert values is not None
         images = yaml.safe_load(values.read())["images"]
     assert (images["operator"], images["nodeagent"]) == (DIGEST, f"{NOWHERE}/nodeagent:{VERSION}")
+
+
+def test_the_manifests_of_a_mode_say_so_and_those_before_1_36_let_agents_read_pods(release: Path):
+    texts = {p.stem: p.read_text() for p in (release / "manifests").glob("*.yaml")}
+    assert "mode: Gate" in texts["gate"]
+    assert "mode: Claims" in texts["claims"]
+    reads = "name: vgpu-nodeagent-reads-all-pods"
+    assert {name for name, text in texts.items() if reads in text} == {"before-1.36"}
 
 
 def test_the_same_tree_makes_the_same_bytes(release: Path, tmp_path: Path):
@@ -114,8 +123,9 @@ def test_each_folder_of_the_kubelet_is_a_value_and_the_agent_has_it_where_it_alw
 
 
 def folders(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Return the path of every object among the values."""
-    yield above
+    """Return the path of every object among the values that has the chart's own keys."""
+    if not above or above[-1] not in ("requests", "limits", "nodeSelector"):
+        yield above
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from folders(value, (*above, key))

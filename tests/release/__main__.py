@@ -2,11 +2,12 @@
 
     make release IMAGES="operator=REPOSITORY@sha256:... nodeagent=..."
 
-The folder has `manifests/` (the CRDs, the default overlay, and that overlay with each component),
-the Helm chart, the wheel with the commands, `kubectl vgpu` as a plugin for krew, a CycloneDX bill
-of materials of the packages that the images install, and `SHA256SUMS`. Images are named by digest
-if `IMAGES` gives one. The same tree and arguments make the same bytes. Everything has the version
-of `pyproject.toml`, because the programs report that one.
+The folder has `manifests/` (the CRDs, the overlays default, gate and claims, and the default
+overlay with each component; the one for Kubernetes before 1.36 is called so), the Helm chart, the
+wheel with the commands, `kubectl vgpu` as a plugin for krew, a CycloneDX bill of materials of the
+packages that the images install, and `SHA256SUMS`. Images are named by digest if `IMAGES` gives
+one. The same tree and arguments make the same bytes. Everything has the version of
+`pyproject.toml`, because the programs report that one.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ import yaml
 
 from manual.words import ROOT
 from release import krew
-from release.chart import COMPONENTS, NOWHERE, chart, kustomized, project_version
+from release.chart import COMPONENTS, MODES, NOWHERE, chart, kustomized, project_version
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 PUBLISHED_AT = "https://example.com/vgpu"
 """The default: krew needs an address, and takes `--archive` in place of it."""
+_NAMED = {"agents-read-all-pods": "before-1.36"}
+"""Manifests with a component that are named for their purpose."""
 _OURS = ("operator", "nodeagent")
 _EPOCH = 315_532_800
 """1980: the first year that a zip knows."""
@@ -90,8 +93,10 @@ def _manifests() -> dict[str, str]:
     default = kustomized(())
     crds = [obj for key, obj in default.items() if key[1] == "CustomResourceDefinition"]
     found = {"crds": crds, "default": list(default.values())}
+    found |= {MODES[mode]: list(kustomized((), mode).values()) for mode in ("Gate", "Claims")}
     for component in COMPONENTS:
-        found[f"with-{component}"] = list(kustomized((component,)).values())
+        name = _NAMED.get(component, f"with-{component}")
+        found[name] = list(kustomized((component,)).values())
     return {name: yaml.safe_dump_all(objects, sort_keys=False) for name, objects in found.items()}
 
 
