@@ -1,4 +1,4 @@
-"""The agent's decisions on records made by hand: no kubelet, no API server, one folder."""
+"""The agent's decisions on hand-made records, in one folder, without kubelet and API server."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Kubelet:
     error: str = ""
 
     def forgets(self, slot: str) -> None:
-        """As after the end of a pod: neither listed nor on record."""
+        """Forget a pod as after its end: it is neither listed nor on record."""
         self.entries = [entry for entry in self.entries if slot not in entry.slot_ids]
         self.pods.pop(slot, None)
         self._write()
@@ -133,7 +133,7 @@ def _answer(slot_allocation: str) -> str:
 
 
 class Said:
-    """Reports that are remembered: for each claim released, the allocation named."""
+    """Remembers reports: for each released claim, the allocation that was named."""
 
     def __init__(self) -> None:
         self.released_claims: list[tuple[str, str]] = []
@@ -157,7 +157,7 @@ class Said:
 
 
 class CopiesStand:
-    """Reads no claims: a test puts them into the view itself."""
+    """Reads no claims, because a test puts them into the view itself."""
 
     async def read_for(self, pod: Pod) -> None:
         await asyncio.sleep(0)
@@ -172,7 +172,7 @@ class NothingEnds:
 
 @dataclass(slots=True)
 class Call:
-    """A call of the kubelet, which waits for the answer or does not."""
+    """Calls the agent as the kubelet does, and may wait for the answer."""
 
     waiting: bool = True
 
@@ -182,7 +182,7 @@ class Call:
 
 @dataclass(slots=True)
 class Bench:
-    """PreStart with everything around it in a folder."""
+    """PreStart with all its dependencies in one folder."""
 
     events: AtOnce
     node: LocalNode
@@ -225,7 +225,7 @@ async def a_bench(
     devices: Sequence[PhysicalDevice] | None = None,
     host: HostNuma | None = None,
 ) -> Bench:
-    """Return a node with one 16 GiB device, or these, and nothing granted."""
+    """Return a node with one 16 GiB device, or with the given ones, and nothing granted."""
     events = AtOnce()
     view = SyncedView("n1", events)
     driver = ObedientDriver(devices or [a_driver_device()])

@@ -1,14 +1,14 @@
-"""`make chaos-agent`: an agent killed at random moments while pods start and end.
+"""`make chaos-agent`: an agent is killed at random moments while pods start and end.
 
-With some kills the agent's record is cut, kubelet or container runtime start anew, the driver
-hangs for a minute, the agent's disk is full, or its clock goes back an hour. A full disk needs
-root, which may mount a small one; without it that strike is left out, and the result lacks it.
+With some kills the agent's record is truncated, the kubelet or the container runtime is restarted,
+the driver hangs for a minute, the agent's disk is full, or its clock goes back an hour. A full disk
+needs root to mount a small one; without it that fault is left out, which the result shows.
 
-Whatever moment it is, afterwards leases, pages, CDI specs, the kubelet's record and the claims
-agree exactly: the agent's own audit finds nothing, as many claims are held as pods run, and when
-the last pod is gone nothing is left on disk. Pods that the kubelet refused because no plugin was
-there at their admission (`UnexpectedAdmissionError`) are counted and made anew, as a controller
-does it.
+Whatever the moment, leases, pages, CDI specs, the kubelet's record and the claims agree exactly
+afterwards: the agent's own audit finds nothing, as many claims are held as pods run, and when the
+last pod is gone nothing is left on disk. Pods that the kubelet refused because no plugin was there
+at their admission (`UnexpectedAdmissionError`) are counted and created again, as a controller
+would.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def _kill(stage: Stage, result: Result, chance: random.Random, kills: int)
 
 
 def planned(chance: random.Random, kills: int, *, with_full_disk: bool) -> Sequence[str]:
-    """Return a strike for each kill, in random order, each kind at least once if possible."""
+    """Return a fault for each kill in random order, each kind at least once if possible."""
     names = [name for name in STRIKES if with_full_disk or name != FULL_DISK]
     weights = [STRIKES[name][0] for name in names]
     surely = names if kills >= len(names) else []
@@ -121,7 +121,7 @@ async def _nothing_else(stage: Stage, chance: random.Random) -> None:
 
 
 async def _cut_record(stage: Stage, chance: random.Random) -> None:
-    """Truncate it as a file system may do after a power failure."""
+    """Truncate the record as a file system may do after a power failure."""
     record = stage.state / "slots.json"
     if record.exists():
         os.truncate(record, chance.randrange(record.stat().st_size + 1))
@@ -135,7 +135,7 @@ async def _restart_kubelet(stage: Stage, chance: random.Random) -> None:
 
 
 async def _hang_driver(stage: Stage, chance: random.Random) -> None:
-    """Before the agent asks for anything, or while it runs and pods start."""
+    """Let the driver hang before the agent's first call, or while it runs and pods start."""
     if chance.random() < 0.5:
         await stage.slow_driver(HANG_MS)
         await stage.start_agent()
@@ -148,7 +148,7 @@ async def _hang_driver(stage: Stage, chance: random.Random) -> None:
 
 
 async def _fill_disk(stage: Stage, chance: random.Random) -> None:
-    """Full while the agent starts, and for a while after, or while it runs only."""
+    """Fill the disk while the agent starts and for a while after, or only while it runs."""
     if chance.random() < 0.5:
         stage.fill_disk()
         await stage.start_agent()
@@ -162,7 +162,10 @@ async def _fill_disk(stage: Stage, chance: random.Random) -> None:
 
 
 async def _set_clock_back(stage: Stage, chance: random.Random) -> None:
-    """Set the clock back soon after the agent's start or while it runs; the next time, forward."""
+    """Set the clock back soon after the agent's start or while it runs.
+
+    The next time, set it forward.
+    """
     await stage.start_agent()
     await asyncio.sleep(chance.uniform(0.0, 2.0))
     stage.shift_clock(0 if stage.clock_shift_s else BACK_S)
@@ -179,7 +182,7 @@ async def _offers_slots(stage: Stage) -> bool:
 
 
 async def _start_if_ended(stage: Stage) -> None:
-    """Do as the kubelet does: an agent that cannot start exits and is started again."""
+    """Start the agent if it has ended, as the kubelet does with one that cannot start."""
     if stage.has_ended:
         stage.gave_up += 1
         await stage.start_agent()
@@ -246,7 +249,7 @@ async def _is_released(stage: Stage, name: str) -> bool:
 
 
 async def _still_held(stage: Stage, name: str) -> tuple[str, ...]:
-    """Return what of a claim that should have been released can be read."""
+    """Return the remains of a claim that should have been released, as text."""
     claim = await stage.api.get(VGPU_CLAIMS, name, namespace="default")
     try:
         answer = await query(stage.state / SOCKET)
@@ -291,14 +294,14 @@ async def _wrong(stage: Stage, claims: int) -> Sequence[str]:
 
 
 def _left(stage: Stage) -> tuple[str, ...]:
-    """Return what is on disk although no claim holds anything."""
+    """Return the files that are on disk although no claim holds anything."""
     folders = [path.name for path in (stage.state / "slots").iterdir()]
     specs = [path.name for path in stage.folders.cdi.glob("vgpu.dev-slot_*")]
     return tuple(f"left on disk: {name}" for name in (*folders, *specs))
 
 
 def main() -> int:
-    """Run one campaign and write what came of it."""
+    """Run one campaign and write its result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=500)
     parser.add_argument("--kills", type=int, default=200)

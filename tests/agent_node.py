@@ -1,4 +1,4 @@
-"""A node with an agent on it, for tests: stand-in API server and kubelet, a driver that obeys.
+"""A node with an agent on it, for tests: stand-in API server and kubelet, a driver of values.
 
 The agent runs in the test's own loop on a driver made of values, so that a test can make a device
 fail without a library; the tests of the real pynvml on the simulated driver start the agent's
@@ -103,7 +103,7 @@ class ObedientDriver:
         return next(device for device in self.present if device.uuid == uuid)
 
     def cut(self, uuid: str, instances: Sequence[MigInstance]) -> None:
-        """Put a device into MIG mode, cut like this."""
+        """Put a device into MIG mode with these instances."""
         self.present = tuple(
             replace(device, mig_enabled=True, mig_instances=tuple(instances))
             if device.uuid == uuid
@@ -199,7 +199,7 @@ class AgentNode:
         return self.kubelet.shape.name
 
     async def start_agent(self) -> None:
-        """Start the agent; returns once the kubelet offers its slots."""
+        """Start the agent; return once the kubelet offers its slots."""
         agent = Agent(self.config, self.api, self.driver)
         self._agent = asyncio.ensure_future(agent.run())
         registered = asyncio.ensure_future(agent.registered.wait())
@@ -210,7 +210,7 @@ class AgentNode:
         await self.offers_slots()
 
     async def run_agent(self) -> None:
-        """Run an agent in the caller's task, whether or not it ever has slots to offer."""
+        """Run an agent in the caller's task, whether or not it ever offers slots."""
         await Agent(self.config, self.api, self.driver).run()
 
     async def offers_slots(self) -> None:
@@ -223,7 +223,7 @@ class AgentNode:
         )
 
     async def stop_agent(self) -> None:
-        """End the agent as a kill would: nothing is tidied up in the cluster or on disk."""
+        """End the agent as a kill would: nothing is cleaned up in the cluster or on disk."""
         if self._agent is not None:
             agent, self._agent = self._agent, None
             agent.cancel()
@@ -299,7 +299,7 @@ async def until(
 
 
 def condition(obj: Json, type_: str) -> Json:
-    """Return a condition of an object; empty when it has none of that type."""
+    """Return a condition of an object; empty if it has none of that type."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == type_), {})
 
@@ -315,7 +315,7 @@ async def pod_is(api: Api, name: str, phase: str) -> Json:
 
 
 async def pod_is_refused(api: Api, name: str) -> str:
-    """Wait until the kubelet could not start a container; its message about that."""
+    """Wait until the kubelet has failed to start a container; return its message."""
 
     def waiting(pod: Json) -> Json:
         statuses = pod["status"].get("containerStatuses") or []
@@ -397,7 +397,7 @@ async def allocate(
     node: str = "n1",
     allocation_id: str = "00000000-0000-0000-0000-000000000001",
 ) -> Json:
-    """Write what the operator writes: the allocation, reserved for this very pod."""
+    """Write the allocation that the operator would write, reserved for this very pod."""
     status = {
         "allocation": {
             "nodeName": node,

@@ -1,4 +1,4 @@
-"""An API server of a test's own for tests of one agent: the stand-in, or a part of a real one.
+"""An API server for the tests of one agent: the stand-in, or a part of a real one.
 
 A real control plane takes seconds to start, so one serves all tests: each reaches it through a
 fault proxy of its own, and leaves it without pods, claims, devices and nodes.
@@ -85,7 +85,7 @@ def real_plane(control_plane: ControlPlane, folder: Path) -> Iterator[AgentPlane
 
 
 def _empty(loop: BackgroundLoop, api: Api, resource: Resource) -> None:
-    """Delete all objects of a kind, whatever keeps them; returns when none is left."""
+    """Delete all objects of a kind despite finalizers; return once none is left."""
     namespace = "default" if resource.namespaced else None
     deadline = time.monotonic() + EMPTY_WITHIN_S
     while found := loop.run(api.list(resource, namespace=namespace), limit=30).items:
@@ -102,4 +102,4 @@ async def _delete(api: Api, resource: Resource, name: str, namespace: str | None
         )
         await api.delete(resource, name, namespace=namespace, grace_s=0)
     except NotFound:
-        return  # it went by itself
+        return  # it was deleted meanwhile

@@ -1,6 +1,6 @@
 """An agent as a process of its own, with a stand-in kubelet and API server in this one.
 
-Claims and allocations are written by hand, as the operator writes them.
+Claims and allocations are written by the test, as the operator writes them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Stage:
         return self.folders.root / "agent"
 
     async def start_agent(self) -> None:
-        """Start the agent; returns at once."""
+        """Start the agent, and return at once."""
         environment = {**os.environ, **self._environment}
         self._agent = await asyncio.create_subprocess_exec(*self._command, env=environment)
 
@@ -90,7 +90,7 @@ class Stage:
     async def kill_agent(self) -> None:
         """End the agent as the kernel does when memory is short."""
         assert self._agent is not None
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             self._agent.kill()
         await self._agent.wait()
 
@@ -101,7 +101,7 @@ class Stage:
             await self._agent.wait()
 
     async def slow_driver(self, milliseconds: int) -> None:
-        """Let NVML take so long for every answer about the first device."""
+        """Delay every answer of NVML about the first device by so much."""
         machine = self.folders.root / "machine"
         done = await asyncio.create_subprocess_exec(
             FAKE_CTL, machine, "slow", "0", str(milliseconds)
@@ -109,7 +109,7 @@ class Stage:
         assert await done.wait() == 0
 
     def shift_clock(self, seconds: int) -> None:
-        """Set the agent's clock on the wall to so many seconds beside the true time, at once."""
+        """Shift the agent's wall clock at once by so many seconds from the true time."""
         shift_clock(self.folders.root, seconds)
         self.clock_shift_s = seconds
 
@@ -122,7 +122,7 @@ class Stage:
         fill_disk(self.state)
 
     def empty_disk(self) -> None:
-        """Take away what `fill_disk` wrote."""
+        """Remove the file that `fill_disk` wrote."""
         empty_disk(self.state)
 
     async def offers_slots(self) -> bool:
@@ -229,7 +229,7 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
 async def until(
     holds: Callable[[], Awaitable[bool]], *, pause_s: float = 0.02, limit_s: float = 60.0
 ) -> None:
-    """Wait for something that no single object shows.
+    """Wait for a condition that no single object shows.
 
     Raises:
         AssertionError: It is not so within the limit.

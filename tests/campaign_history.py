@@ -1,4 +1,4 @@
-"""Histories made by hand that a campaign's judge is told."""
+"""Hand-made histories for a campaign's judge."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ class History:
         spec: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """A pod; each ask is `init`, `sidecar` or `app`, the container's name, and its MiB."""
+        """Create a pod.
+
+        Each ask is `init`, `sidecar` or `app`, the container's name, and its MiB.
+        """
         init, app = [], []
         for kind, container, mib in asks or (("app", "main", 1024),):
             limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
@@ -163,7 +166,7 @@ class History:
         self.write(RESOURCE_QUOTAS, obj)
 
     def knows_quotas(self) -> None:
-        """The leader has been told of all."""
+        """Tell the judge that the leader knows all quotas."""
         self.judge.told(LEADER, RESOURCE_QUOTAS.plural, self.version, -1e12)
 
 

@@ -40,9 +40,9 @@ class Program:
     """A program besides `kubectl vgpu` that answers one question about a cluster.
 
     Attributes:
-        called: How its lines begin.
-        module: What runs it.
-        forms: The arguments, in every form that asks for something else.
+        called: The beginning of its lines.
+        module: The module that runs it.
+        forms: The arguments, in every form that makes a different query.
     """
 
     called: str
@@ -50,7 +50,7 @@ class Program:
     forms: tuple[Arguments, ...] = ((),)
 
     def main(self, arguments: Arguments) -> int:
-        """Run it here."""
+        """Run the program in this process."""
         code: int = importlib.import_module(self.module).main(arguments)
         return code
 
@@ -90,7 +90,7 @@ def asking_a_cluster() -> Mapping[str, argparse.ArgumentParser]:
 
 
 def on_paper() -> frozenset[str]:
-    """Return the verbs that ask no cluster."""
+    """Return the verbs that query no cluster."""
     return frozenset(_verbs()) - frozenset(asking_a_cluster())
 
 

@@ -1,6 +1,5 @@
-/* clock_shift.c - loaded before libc into one process: its clock on the wall is off by so many seconds.
-
-   The file named by CLOCK_SHIFT has the seconds as a 64-bit number, which may change at any time. */
+/* clock_shift.c - loaded before libc into one process, to shift its wall clock by so many seconds. The file named by
+ * CLOCK_SHIFT has the seconds as a 64-bit number, which may change at any time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-"""Rules in which objects of every kind vanish, come back as others and are heard of late."""
+"""Rules in which objects of every kind vanish, come back as others, and are reported late."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ChangingWorld(World):
 
 
 def kept_of_objects(state: State) -> dict[str, object]:
-    """Return what the engine still keeps of pods and claims, by the collection's name."""
+    """Return the objects that the engine keeps of pods and claims, by the collection's name."""
     claims, pods, gates = state.claims, state.pods, state.gates
     kept: dict[str, Sized] = {
         "queue": state.queue,
@@ -120,7 +120,7 @@ def kept_of_objects(state: State) -> dict[str, object]:
 
 
 class ComesBack:
-    """Rules that need no truth: what is reported of objects of every kind."""
+    """Rules that hold for any reported objects, whether or not they are true."""
 
     world: ChangingWorld
     api: Any
@@ -230,7 +230,7 @@ class ComesBack:
         pods = sorted(self.api.pods_ever.values(), key=lambda pod: pod.metadata.uid)
         pod = pods[pick % len(pods)]
         is_there = self.world.pod(pod.metadata.uid) is not None
-        # an informer delivers no pod that was gone before its first list
+        # an informer does not deliver a pod that was gone before its first list
         was_seen = is_there or self.world.operator.cache.is_deleted(pod.metadata.uid)
         if what == "seen again" and was_seen:
             self.observe(events.PodObserved(pod))
@@ -248,7 +248,7 @@ class ComesBack:
 
     @rule(answer=st.sampled_from(ANSWERS), pick=PICK, number=PICK)
     def an_answer_comes_that_nobody_waits_for(self, answer: str, pick: int, number: int) -> None:
-        """It was asked by who led before, or its object is another by now."""
+        """A former leader asked for it, or its object is another one by now."""
         uids = sorted([*self.api.pods_ever, "unknown"])
         uid = uids[pick % len(uids)]
         name = uid.partition("-")[2] or uid
@@ -261,7 +261,7 @@ class ComesBack:
 def _answer(
     answer: str, uid: str, number: int, claim: VGPUClaim | None, *, is_there: bool
 ) -> events.Event:
-    """Return a true answer about a claim or a pod, to a request that is long forgotten."""
+    """Return a true answer about a claim or a pod, to a request that nobody remembers."""
     name, id_ = uid.partition("-")[2] or uid, f"id-{number}"
     key = ClaimKey("default", name)
     match answer:

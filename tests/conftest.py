@@ -15,7 +15,7 @@ MOST_AGAIN = 3
 REAL_TIME = {"integration", "e2e"}
 """Folders of tests that start programs and wait for them; elsewhere such a test is marked."""
 
-# Loaded before the plugin reads --hypothesis-profile, which has the last word.
+# Loaded before the plugin reads --hypothesis-profile, which takes precedence.
 settings.load_profile("fast")
 
 
@@ -28,8 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # grpc.aio ends its poller when its last object goes, in whatever test the garbage collector
-    # finds that object, and was seen to hang in it. One user more keeps it to the process's end.
+    # grpc.aio stops its poller when its last object is collected, in whatever test that happens,
+    # and was seen to hang then. One object that stays until the process ends prevents that.
     grpc.aio.init_grpc_aio()
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# debian.sh PACKAGE ... : install Debian packages, where we may. Waits up to five minutes for another
-# apt or dpkg. `DPkg::Lock::Timeout` covers dpkg's lock alone, so the update, which takes the lock of
-# the lists, is tried again.
+# debian.sh PACKAGE ... : install Debian packages if we have the rights. It waits up to five minutes for another apt or
+# dpkg. `DPkg::Lock::Timeout` only covers dpkg's lock, so the update, which takes the lock of the package lists, is
+# retried.
 set -euo pipefail
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 apt() { DEBIAN_FRONTEND=noninteractive as_root apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }

@@ -11,7 +11,7 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def installed_program(name: str, package: str) -> str:
-    """Return the path of a program; install its package where it is missing.
+    """Return the path of a program; install its package if it is missing.
 
     Raises:
         subprocess.CalledProcessError: The package cannot be installed, so the test cannot run.

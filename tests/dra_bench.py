@@ -1,4 +1,4 @@
-"""ResourceClaims on a node of records made by hand, and a kubelet that calls over real sockets."""
+"""ResourceClaims on a node of hand-made records, and a kubelet that calls over real sockets."""
 
 from __future__ import annotations
 

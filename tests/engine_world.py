@@ -1,7 +1,7 @@
-"""A small cluster around the engine: an API whose news come late, an agent, a kubelet, a user.
+"""A small cluster around the engine: an API whose news comes late, an agent, a kubelet, a user.
 
-Nothing here knows how the engine works. What it keeps is the truth: what the API holds, and
-what runs on the nodes.
+Nothing here knows how the engine works. It keeps the truth: the objects in the API, and the
+containers that run on the nodes.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ class LateApi(MemoryApi):
         return stored
 
     def _note_moved(self, before: VGPUClaim, after: VGPUClaim) -> None:
-        """A write lands: one that nothing would have kept from landing late."""
+        """Record a write that nothing could have kept from landing late."""
         had, has = before.status.allocation, after.status.allocation
         if had is None or has is None or may_be_decided(before, self._node_of_pod(before)):
             return
-        is_less = all(device in had.devices for device in has.devices)  # init containers' go back
+        # the devices of init containers go back
+        is_less = all(device in had.devices for device in has.devices)
         if had.id != has.id or not is_less:
             self.moved.append(before.metadata.name)
 
@@ -158,7 +159,7 @@ class World:
         """Run one round of the engine and some of the work that it starts."""
 
         async def once() -> None:
-            for node, _ in self.devices.values():  # the agents of this world live
+            for node, _ in self.devices.values():  # the agents of this world are alive
                 self.operator.news.agent_is(node, ready=True)
             self.operator.submit()
 
@@ -198,7 +199,7 @@ class World:
             for raw in self.api.all(resource):
                 self._tell(f"PUT {resource.plural}", raw, was_seen=True)
 
-    # What stands and what runs.
+    # The state of the world.
 
     def claims(self) -> list[VGPUClaim]:
         """Return every claim as the API has it."""
@@ -274,7 +275,7 @@ class World:
                     self._report(claim, initReleased=ended, initWanted=again)
 
     def _used(self) -> list[tuple[VGPUClaim, Allocation, str]]:
-        """Return claims of running pods, with their allocations and the pods' UIDs."""
+        """Return the claims of running pods, with their allocations and the pods' UIDs."""
         found = []
         for claim in self.claims():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
@@ -318,7 +319,7 @@ class World:
     # The user's part.
 
     def delete_claim(self, name: str) -> None:
-        """Delete it as the API server does: finalizers keep the object."""
+        """Delete a claim as the API server does: finalizers keep the object."""
         raw = copy.deepcopy(self.api.claim(name))
         if not raw["metadata"].get("finalizers"):
             self.api.vanish(VGPU_CLAIMS, name)

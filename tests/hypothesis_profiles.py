@@ -1,7 +1,7 @@
 """The number of examples of property tests: one number per profile, none in a test.
 
-`fast` is the default (`make test`), `ci` tries the same examples every time, so that a failure
-there comes from the change and not from chance, and `nightly` looks for rare cases.
+`fast` is the default (`make test`). `ci` tries the same examples every time, so that a failure
+there comes from the change and not from chance. `nightly` looks for rare cases.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def program() -> Path:
 
 
 class KubernetesRules:
-    """The running program; questions one after the other."""
+    """The running program, which answers one question after the other."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(

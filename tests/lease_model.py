@@ -1,4 +1,4 @@
-"""Electors in virtual time, each with a clock of its own, on a network that delays and loses."""
+"""Electors in virtual time, each with a clock of its own, on a network with delays and losses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Time:
 
 
 class Server:
-    """Holds the lease; refuses stale versions, as the API server does."""
+    """Holds the lease and refuses stale versions, as the API server does."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -123,7 +123,7 @@ class Line:
 
 
 class ClockAhead(Clock):
-    """A process's clock, ahead of the others'; sleeps end late where the process did not run."""
+    """A process's clock, ahead of the others'; sleeps end late if the process was not running."""
 
     def __init__(self, time: Time, ahead_s: float, pauses: list[float]) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class ClockAhead(Clock):
 
 
 class Candidate:
-    """A process: leads when it can, until it loses the lease, and then tries again."""
+    """A process that leads when it can, until it loses the lease, and then tries again."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""An API server small enough to read, for unit tests of what talks to one.
+"""An API server small enough to read, for unit tests of its clients.
 
 It keeps claims and pods in memory, gives each write a resourceVersion, refuses stale patches, and
-can be made to hold writes, to lose an answer, or to fail. What it cannot do is the stand-in
-cluster's business. Every write is noted in `log`, in order.
+can be made to hold writes, to lose an answer, or to fail. Everything else is left to the stand-in
+cluster. Every write is noted in `log`, in order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MemoryApi:
         self.gate.set()
         self.applied: list[dict[str, Any]] = []
         self._version = 100
-        self._gone: set[str] = set()  # UIDs, which no later object has
+        self._gone: set[str] = set()  # UIDs, which no later object gets
         self._ids = itertools.count(1)
 
     @staticmethod
@@ -186,7 +186,7 @@ class MemoryApi:
             return self.put(resource, merge_patch(found, changes))
 
     async def apply(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        """Record what was applied, with the version that results from it."""
+        """Record an apply, with the version that results from it."""
         await self.gate.wait()
         self._fail(self.before, "apply", obj["metadata"]["name"])
         self._version += 1

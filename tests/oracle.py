@@ -2,7 +2,7 @@
 
 It was written from Kubernetes' documentation of init containers and sidecar containers and from the
 rules in `docs/architecture.md`, and it shares no code with the product but the types of its API
-(`tests/packaging/test_oracles.py`). A rule that is wrong in the product is wrong there alone.
+(`tests/packaging/test_oracles.py`). So a wrong rule in the product is not wrong here, too.
 
 The kubelet starts init containers one by one. An ordinary one has ended when the next one starts; a
 sidecar (`restartPolicy: Always`) goes on for as long as the pod. Then all app containers start.
@@ -18,7 +18,7 @@ from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 
 
 class Amounts(NamedTuple):
-    """Amounts of one device, in use or to be had."""
+    """Amounts of one device, in use or available."""
 
     memory_mib: int = 0
     cores: int = 0
@@ -29,7 +29,7 @@ class Amounts(NamedTuple):
         return Amounts(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     def most(self, other: Amounts) -> Amounts:
-        """Return the greater of each amount."""
+        """Return the greater value of each amount."""
         return Amounts(*(max(mine, its) for mine, its in zip(self, other, strict=True)))
 
     def is_within(self, limit: Amounts) -> bool:

@@ -1,7 +1,7 @@
-"""The plain full scan: every rule of placement written down once more, as simply as can be.
+"""The plain full scan: every rule of placement written down once more, as simply as possible.
 
-It copies, sorts and tries everything. It is what the engine's answers are compared with, and what
-its speed is measured against. It shares no code with the engine but the values it talks in.
+It copies, sorts and tries everything. The engine's answers are compared with its answers, and the
+engine's speed with its speed. It shares no code with the engine except the types of the values.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ class Used:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Everything that a decision looks at."""
+    """Everything that a decision depends on."""
 
     devices: Mapping[str, Sequence[DeviceFacts]]  # by node, each by (index, UUID, name)
     used: Mapping[str, Used]  # by UUID
-    policies: Mapping[str, tuple[str, ...]]  # of a node that has some
-    unwilling: Mapping[str, str]  # node → why it takes no pods
-    places: Mapping[str, str]  # of a node that has a policy for its place among nodes
+    policies: Mapping[str, tuple[str, ...]]  # only nodes that have some
+    unwilling: Mapping[str, str]  # node → the reason why it takes no pods
+    places: Mapping[str, str]  # only nodes with a policy for their place among nodes
     mix: Mix = ()
-    cpu: Mapping[str, int] = field(default_factory=dict)  # free milli-CPU by node; else no end
+    # free milli-CPU by node; unlimited if missing
+    cpu: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, devices: Iterable[DeviceFacts], used: Mapping[str, Used], **more) -> Fleet:
@@ -53,7 +54,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Answer:
-    """A node and grants, or for every node why not."""
+    """A node and grants, or the reason for each node."""
 
     node: str | None
     grants: Grants
@@ -99,7 +100,7 @@ def decide(
 
 
 def own_place(fleet: Fleet, name: str, ask: Demand) -> str:
-    """Return the node's policy, where the claim has none."""
+    """Return the node's policy, if the claim has none."""
     listens = ask.node_may_choose and ask.node_policy != "Fragmentation"
     return fleet.places.get(name, "") if listens else ""
 
@@ -129,7 +130,7 @@ def share(part: int, total: int) -> float:
 
 
 def on_node(fleet: Fleet, name: str, ask: Demand, left: Left) -> Grants | str:
-    """Return all requests on one node, or why not."""
+    """Place all requests on one node, or return the reason why not."""
     devices = fleet.devices[name]
     policies = ask.device_policies or fleet.policies.get(name, ("Spread",))
     now = {device.uuid: replace(fleet.used[device.uuid]) for device in devices}
@@ -151,9 +152,10 @@ def on_node(fleet: Fleet, name: str, ask: Demand, left: Left) -> Grants | str:
 
 
 def memory_on(request: RequestDemand, total: int) -> int:
-    """MiB that a request means on a device: a size, or a percentage rounded down.
+    """Return the MiB that a request means on a device: a size, or a percentage rounded down.
 
-    Who asks for a whole device (`Exclusive`) is charged all of it, if it has what was asked for.
+    A request for a whole device (`Exclusive`) is charged all of it, if the device has the requested
+    amount.
     """
     if request.mode == "Exclusive":
         return max(total, request.memory_mib or 0)
@@ -175,7 +177,7 @@ def amounts(
 
 
 def instance(device: DeviceFacts, used: Used, request: RequestDemand):
-    """Return profile and place that a device in MIG mode has for the request, if any."""
+    """Return profile and place for the request on a device in MIG mode, or None."""
     if device.mode != "MIG":
         return None
     wanted = memory_on(request, device.memory_mib)
@@ -219,7 +221,7 @@ def taking(
 def fit(
     fleet, devices, used, request: RequestDemand, policies, ask: Demand, quota
 ) -> list[DeviceFacts] | str:
-    """Return the devices for one request, or the reasons."""
+    """Return the devices for one request, or the reasons why there are none."""
     mine = [device for device in devices if device.vendor == request.vendor]
     parts = request.phase == "App" and request.mode in ("Any", "MIG")
     if len(mine) < request.count and not (parts and any(device.mode == "MIG" for device in mine)):
@@ -343,9 +345,9 @@ def over_quota(
 
 
 def charge(charged) -> tuple[int, int]:
-    """(memory, cores) over all devices, of each the most that is in use at one moment.
+    """Return memory and cores over all devices, for each the maximum at any moment.
 
-    A moment is the start of a container; those before it that are no init containers still run.
+    A moment is the start of a container; earlier containers that are not init containers still run.
     """
     total = [0, 0]
     for uuid in {entry[1] for entry in charged}:

@@ -1,4 +1,4 @@
-"""Steps of tests of preemption on a real control plane: classes, and pods of each of them."""
+"""Steps of preemption tests on a real control plane: priority classes, and pods of each class."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A root file system whose `/etc/ld.so.preload` names the library, in a mount namespace of its own.
+"""A root file system whose `/etc/ld.so.preload` names the library, in its own mount namespace.
 
-What a container of a limited pod sees, for programs of this machine: the real `/etc/ld.so.preload`
-is never touched. Needs root, as CI has.
+It shows programs of this machine what a container of a limited pod sees; the real
+`/etc/ld.so.preload` is never touched. It needs root, which CI has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSIDE = "/usr/local/vgpu"
-# `/usr/local` with one folder more, and our `/etc`, over the real ones; both go with the namespace.
+# The namespace has `/usr/local` with one more folder and our `/etc` over the real ones; both vanish
+# with it.
 _ENTER = """
 set -e
 root=$1; shift
@@ -34,7 +35,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that a program left for others to see."""
+    """Everything that a program left for others to see."""
 
     status: int
     output: str
@@ -42,7 +43,7 @@ class Outcome:
 
 
 class PreloadedRoot:
-    """A root for programs to run in, with the library preloaded or without.
+    """A root for programs to run in, with or without the preloaded library.
 
     Args:
         folder: Where the copies lie.
@@ -84,7 +85,7 @@ class PreloadedRoot:
             text: What it reads.
         """
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"} if env is None else env
-        if not self.etc.exists():  # not sooner: a test may install a program first
+        if not self.etc.exists():  # only now, because a test may install a program first
             shutil.copytree("/etc", self.etc, symlinks=True)
         preload = self.etc / "ld.so.preload"
         preload.unlink(missing_ok=True)

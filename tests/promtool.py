@@ -1,4 +1,4 @@
-"""Prometheus' own promtool, on the rules of a PrometheusRule."""
+"""Runs Prometheus' own promtool on the rules of a PrometheusRule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A real Kubernetes node for tests: what `tests/cluster/node.sh` starts, and kubectl in it.
+"""A real Kubernetes node for tests, started by `tests/cluster/node.sh`, and kubectl in it.
 
-Everything goes through `kubectl`, as a user's would; the node's network is its own, so that every
-command runs in its namespaces.
+Everything goes through `kubectl`, as a user's requests would; the node has its own network, so
+every command runs in its namespaces.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ class RealNode:
         self._inside = ""
 
     def install(self) -> None:
-        """Start it with the project on it; builds what it needs."""
+        """Start the node with the project on it; build what it needs."""
         self._script("cluster.sh", "up", limit_s=3600)
 
     def off(self) -> None:
-        """Switch it off as if its plug were pulled."""
+        """Cut the node's power."""
         self._script("node.sh", "off")
         self._inside = ""
 
     def on(self) -> None:
-        """Switch it on again; returns when its kubelet is ready."""
+        """Switch the node on again; return when its kubelet is ready."""
         self._script("node.sh", "up", limit_s=180)
 
     def remove(self) -> None:
-        """End it and remove all that it had."""
+        """Stop the node and remove its folder."""
         self._script("node.sh", "down")
 
     def restart(self, *programs: str) -> None:
-        """Kill programs of the node itself; each is started again."""
+        """Kill programs of the node itself; each is restarted."""
         self._script("node.sh", "restart", *programs)
 
     @contextmanager
     def without(self, *programs: str) -> Iterator[None]:
-        """Kill programs, and keep them down for as long."""
+        """Kill programs, and keep them down during the block."""
         self._script("node.sh", "hold", *programs)
         try:
             yield
@@ -67,7 +67,7 @@ class RealNode:
             self._script("node.sh", "release", *programs)
 
     def run(self, *command: str, given: str | None = None, limit_s: float = 60) -> str:
-        """Run a command on the node; returns what it printed.
+        """Run a command on the node; return its output.
 
         Raises:
             AssertionError: it failed.
@@ -95,7 +95,7 @@ class RealNode:
             self._inside = self._script("node.sh", "enter").strip()
             assert self._inside, f"no node is running in {self.folder}"
         path = [_programs("kubernetes"), _programs("containerd"), os.environ["PATH"]]
-        # Not its pid namespace: for that nsenter forks, and a signal would miss the command.
+        # Not its pid namespace, because nsenter would fork, and a signal would miss the command.
         return (
             *("nsenter", f"--target={self._inside}", "--mount", "--net", "--", "env"),
             f"PATH={':'.join(path)}",
@@ -115,14 +115,14 @@ class RealNode:
         """Create a namespace; at the end, wait until it is gone and its devices are free again."""
         name = f"e2e-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
-        # Pods that come before their ServiceAccount are refused.
+        # Pods that are created before their ServiceAccount are refused.
         self.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
         yield name
         self.clear(name)
         self.kubectl("delete", "namespace", name, "--wait=false")
 
     def clear(self, namespace: str) -> None:
-        """Delete the pods of a namespace; returns when their devices are free."""
+        """Delete the pods of a namespace; return when their devices are free."""
         which = ("-n", namespace, "delete", "deployments,pods", "--all")
         self.kubectl(*which, "--timeout=180s", limit_s=190)
         until(
@@ -142,7 +142,7 @@ class RealNode:
         self.kubectl("apply", "-f", "-", given=_listed(objects))
 
     def refusal(self, *objects: Json) -> str:
-        """Return the messages when objects are created that must not be."""
+        """Return the messages of a refused create; fail if it is accepted."""
         done = self.attempt("kubectl", "create", "-f", "-", given=_listed(objects))
         assert done.returncode != 0, f"it was created: {done.stdout}"
         return done.stderr
@@ -168,7 +168,7 @@ class RealNode:
         return int(json.loads(self.shell(namespace, pod, "vgpu-probe", "fill"))["filled"])
 
     def running(self, deployment: Json) -> list[str]:
-        """Return the pods of a deployment that are ready, and in which a program can be started."""
+        """Return the pods of a deployment that are ready and in which a program can be started."""
         name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
         found = []
         for pod in self.get("pods", namespace=namespace)["items"]:
@@ -183,11 +183,11 @@ class RealNode:
         return found
 
     def nothing_is_left(self) -> None:
-        """Wait until no slot, no door and no use of a device remains of pods that are gone."""
+        """Wait until pods that are gone have left no slot, no grant and no use of a device."""
         until(lambda: not self._leftovers(), f"the rest to go: {self._leftovers()}", limit_s=90)
 
     def nothing_of_ours_is_left(self, *, with_capacity: bool = True) -> None:
-        """Make sure that nothing of the project is on the cluster and on the node.
+        """Check that nothing of the project is on the cluster and on the node.
 
         Args:
             with_capacity: Nor the capacity, which a kubelet writes for five minutes more.
@@ -208,7 +208,7 @@ class RealNode:
         assert self.run("sh", "-c", "grep ' /var/lib/vgpu' /proc/mounts; true") == ""
 
     def _leftovers(self) -> list[str]:
-        # A node that never gave a slot away has neither folder.
+        # A node that never allocated a slot has neither folder.
         listed = self.run("sh", "-c", "ls /var/lib/vgpu/slots /run/cdi 2>/dev/null; true").split()
         kept = [word for word in listed if not word.endswith(":")]
         devices = self.get("gpudevices")["items"]
@@ -220,7 +220,7 @@ class RealNode:
         return [e["message"] for e in found if e["involvedObject"].get("name") == pod]
 
     def told(self, namespace: str, pod: str, words: str) -> str:
-        """Wait for an event of a pod that has these words; returns its message."""
+        """Wait for an event of a pod that contains these words; return its message."""
         return until(
             lambda: next((m for m in self.events(namespace, pod) if words in m), ""),
             f"an event of {pod} that says {words!r}; there are {self.events(namespace, pod)}",
@@ -245,7 +245,7 @@ def _is_ready(pod: Json) -> bool:
 
 
 def until(look: Callable[[], T], what: str, *, limit_s: float = 60, every_s: float = 0.2) -> T:
-    """Look again until there is something to see; returns it.
+    """Repeat until there is a result; return it.
 
     Raises:
         AssertionError: there was nothing in time.
@@ -283,7 +283,7 @@ def a_pod(name: str, namespace: str, *, limits: Json | None = None, **spec: Any)
 def a_deployment(
     name: str, namespace: str, *, replicas: int = 1, limits: Json | None = None
 ) -> Json:
-    """Return pods like `a_pod`, made anew when they fail."""
+    """Return pods like `a_pod`, which are created again when they fail."""
     labels = {"app": name}
     return {
         "apiVersion": "apps/v1",
@@ -301,7 +301,7 @@ def a_deployment(
 
 
 def a_slice(memory_mib: int, *, cores: int = 0) -> Json:
-    """Limits in HAMi's words: a slice of one device."""
+    """Return limits with HAMi's resource names: a slice of one device."""
     limits: Json = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
     return limits | ({"nvidia.com/gpucores": str(cores)} if cores else {})
 

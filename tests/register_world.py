@@ -1,4 +1,4 @@
-"""Nodes whose registers become devices, as the operator and an API server make them together."""
+"""Nodes whose registers become devices, by the operator and an API server together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class World:
         self._version = 1
 
     def observe(self, node: Node) -> None:
-        """Observe the node, and all writes that follow, until there are no more."""
+        """Observe the node and all resulting writes, until there are no more."""
         apply(NodeObserved(node), self.state)
         for _ in range(3):
             effects = [each for batch in publish_registered(self.state) for each in batch]

@@ -121,7 +121,7 @@ class News:
 
     def _observe(self, event: events.Event) -> None:
         self._replica.engine.observe(event)
-        self._replica.engine.pod("")  # a request comes: what was observed is applied
+        self._replica.engine.pod("")  # a request comes, so what was observed is applied
 
 
 class SetClock(Clock):
@@ -177,7 +177,7 @@ class Replica:
 
     @property
     def state(self) -> State:
-        """Return the engine's state, which is another one after the replica has followed."""
+        """Return the engine's state, which is replaced after the replica has followed."""
         return self.engine.state
 
     def device(self, **fields: Any) -> None:
@@ -286,7 +286,7 @@ class Replica:
     async def follow(self) -> None:
         """Lose the Lease, and wait until every write has an outcome, as the operator does."""
         self.leading = False
-        self.engine.pod("")  # Binds that wait for a write are answered
+        self.engine.pod("")  # Binds that wait for a write get their answer
         await self.binder.drain()
         await self.writer.drain()
         await self.effector.drain()

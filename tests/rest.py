@@ -1,4 +1,4 @@
-"""The API server in as few words as its own tests can use, and kinds to try it on."""
+"""The API server in as few words as possible for its own tests, and kinds to try it on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 
 Json = dict[str, Any]
-# Written for the namespace `default`; `Rest` puts that of its test in its place.
+# They are written for the namespace `default`; `Rest` replaces it by the test's own.
 PODS = "/api/v1/namespaces/default/pods"
 NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
@@ -76,7 +76,7 @@ class Rest:
         media: str = "application/json",
         **query: str,
     ) -> Json:
-        """Send a request; raises `Refused`."""
+        """Send a request, or raise `Refused`."""
         data = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
         headers = {"Content-Type": media}
         accept = query.pop("accept", "")
@@ -103,23 +103,23 @@ class Rest:
         return [item["metadata"]["name"] for item in (await self.get(path, **query))["items"]]
 
     async def create(self, path: str, body: Json, **query: str) -> Json:
-        """POST."""
+        """Send POST."""
         return await self.ask("POST", path, body, **query)
 
     async def update(self, path: str, body: Json, **query: str) -> Json:
-        """PUT."""
+        """Send PUT."""
         return await self.ask("PUT", path, body, **query)
 
     async def merge(self, path: str, body: Json, **query: str) -> Json:
-        """PATCH, RFC 7386."""
+        """Send PATCH with a merge patch (RFC 7386)."""
         return await self.ask("PATCH", path, body, media=MERGE, **query)
 
     async def json_patch(self, path: str, body: list[Json], **query: str) -> Json:
-        """PATCH, RFC 6902."""
+        """Send PATCH with a JSON patch (RFC 6902)."""
         return await self.ask("PATCH", path, body, media=JSON_PATCH, **query)
 
     async def strategic(self, path: str, body: Json, **query: str) -> Json:
-        """PATCH, strategic merge."""
+        """Send PATCH with a strategic merge patch."""
         return await self.ask("PATCH", path, body, media=STRATEGIC, **query)
 
     async def apply(self, path: str, body: Json, manager: str, **query: str) -> Json:
@@ -143,7 +143,7 @@ class Rest:
                 try:
                     await self.get(path)
                 except Refused as refused:
-                    if refused.status not in (404, 429):  # 429: it begins to be
+                    if refused.status not in (404, 429):  # 429: the kind is about to be served
                         raise
                 else:
                     return
@@ -169,7 +169,7 @@ class Watch:
         self.answer = answer
 
     async def next(self, *, within: float = 5.0) -> Json:
-        """Return the next event; raises EOFError at the end."""
+        """Return the next event, or raise EOFError at the end."""
         async with asyncio.timeout(within):
             line = await self.answer.content.readline()
         if not line:

@@ -1,4 +1,4 @@
-"""Serves the requests of a claim as HAMi and the plain scan do: in turn, with no choice revised."""
+"""Serves the requests of a claim one after the other, as HAMi does, without revising a choice."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A budget for writes that a test sets."""
+"""A write budget that a test sets."""
 
 from __future__ import annotations
 
 
 class Budget:
-    """Shows these seconds, one after the other; the last one stays."""
+    """Returns these seconds, one after the other, and then the last one for ever."""
 
     def __init__(self, *seconds: float) -> None:
         self._left = list(seconds)

@@ -8,12 +8,12 @@ from vgpu_client.clock import Clock
 
 
 class SetClock(Clock):
-    """Shows what a test sets, as monotonic and as Unix seconds; sleeping takes no time.
+    """Shows the time that a test sets, monotonic and as Unix seconds; sleeping takes no time.
 
     Attributes:
-        time: What it shows.
-        spread: Its jitter.
-        slept: How long it was asked to wait, each time.
+        time: The time that it shows.
+        spread: The jitter.
+        slept: The requested duration of each wait.
     """
 
     def __init__(self, time: float = 0.0, *, spread: float = 0.5) -> None:

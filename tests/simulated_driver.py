@@ -1,4 +1,4 @@
-"""Programs in a process of their own on a simulated machine: the loader finds the driver."""
+"""Runs programs as processes on a simulated machine, on which the loader finds the driver."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def a_csi_node(name: str, count: int | None, driver: str = DRIVER) -> Object:
 
 
 def using(*claims: str) -> Object:
-    """Return fields of a pod's spec: its volumes."""
+    """Return the fields of a pod's spec that use volumes."""
     return {
         "volumes": [
             {"name": f"v{number}", "persistentVolumeClaim": {"claimName": claim}}
@@ -178,7 +178,7 @@ def using(*claims: str) -> Object:
 
 
 def read(obj: Object) -> StorageObject:
-    """Return one of them, as the ledger reads it."""
+    """Return an object as the ledger reads it."""
     match obj["kind"]:
         case "PersistentVolumeClaim":
             return VolumeClaim.of(PersistentVolumeClaim.model_validate(obj))

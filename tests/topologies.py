@@ -1,8 +1,8 @@
-"""Machines as their owners published them: the words of `nvidia-smi topo -m`, GPU by GPU.
+"""Published machines as rows of `nvidia-smi topo -m`, GPU by GPU.
 
-Each is the listing's part between GPUs, and the NUMA affinity of each. NICs and CPU lists are left
-out. Where every GPU reaches every other over NVSwitch, `switch_links` has that: the listing itself
-shows a pair's links without where they end.
+Each has the listing's part between GPUs, and the NUMA affinity of each GPU; NICs and CPU lists are
+left out. `switch_links` says where every GPU reaches every other one over NVSwitch, because the
+listing does not show where links end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Machine:
         return f"GPU-00000000-0000-4000-8000-{index:012x}"
 
     def write(self, folder: Path, *, sysfs: bool = True) -> Mapping[str, str]:
-        """Write machine file and sysfs tree; returns both paths as text.
+        """Write machine file and sysfs tree; return both paths as text.
 
         Args:
             folder: Where to.

@@ -99,9 +99,10 @@ def a_claim_of(spec: VGPUClaimSpec, plan: Plan, number: int) -> VGPUClaim:
 
 
 def questions(path: Path) -> Iterator[Question]:
-    """Yield the pods of a file, each on what HAMi's earlier decisions have left.
+    """Yield the pods of a file, each on the state that HAMi's earlier decisions have left.
 
-    The ledger follows HAMi's decisions and not ours, so that one disagreement leads to no others.
+    The ledger follows HAMi's decisions and not ours, so that one disagreement does not cause
+    others.
     """
     for case in json.loads(path.read_text()):
         ledger, node = Ledger(config=CONFIG), Node.model_validate(case["node"])

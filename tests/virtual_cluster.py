@@ -1,8 +1,7 @@
 """A cluster in virtual time around the real engine.
 
-News take a moment; a kube-scheduler sets aside what is refused, and tries it again when it is
-requeued or a node changes, and never else; pods run, and end. Nothing but the engine and its
-Binder is ours.
+News takes a moment. A kube-scheduler sets aside refused pods, and retries them only when they are
+requeued or a node changes. Pods run, and end. Only the engine and its Binder are ours.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from wait_observer import Device, PodPlan, WaitObserver
 
 NEWS_TAKE_S = 0.05
 FILTER_TAKES_S = 0.02
-IDLE_S = 0.001  # a pod of which no Filter is asked
+IDLE_S = 0.001  # a pod for which Filter is never called
 KUBELET_TAKES_S = 0.2
 FIELD = "limits.nvidia.com/gpumem"
 
@@ -74,7 +73,7 @@ class PromptApi(LateApi):
 
 
 class TimedReplica(Replica):
-    """Its clock is the loop's."""
+    """A replica whose clock is the loop's."""
 
     @property
     def time(self) -> float:
@@ -86,7 +85,7 @@ class TimedReplica(Replica):
 
 
 class DrawnSlices(Slices):
-    """Slices that end when chance has it, and not when the machine is busy."""
+    """Slices that end at random, and not when the machine is busy."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -99,7 +98,7 @@ class DrawnSlices(Slices):
 
 
 class VirtualCluster(World):
-    """Everything, in a loop of its own.
+    """The whole cluster, in a loop of its own.
 
     Attributes:
         plans: What pods ask for, by name.
@@ -111,7 +110,7 @@ class VirtualCluster(World):
         self, devices: Mapping[str, tuple[str, int]], *, starvation_after_s: int, seed: int
     ) -> None:
         self.virtual = VirtualLoop()
-        self.seed = seed  # of where the engine's slices end
+        self.seed = seed  # decides where the engine's slices end
         self.config = ClusterConfig.model_validate(
             {"scheduling": {"starvationAfterSeconds": starvation_after_s}}
         )
@@ -186,7 +185,7 @@ class VirtualCluster(World):
             self.loop.call_later(self.claim_plans.pop(name).runs_s, self.delete_claim, name)
 
     def device(self, uuid: str, **changes: bool) -> None:
-        """A device gets ill or well, is cordoned or not any more."""
+        """Let a device become ill or well, or cordon or uncordon it."""
         device = self.truth[uuid]
         for key, value in changes.items():
             setattr(device, key, value)
@@ -199,18 +198,18 @@ class VirtualCluster(World):
         )  # fmt: skip
 
     def node(self, name: str, how: str) -> None:
-        """A node is `open`, `down`, `tainted` or `unschedulable`."""
+        """Make a node `open`, `down`, `tainted` or `unschedulable`."""
         (self.shut.discard if how == "open" else self.shut.add)(name)
         node = a_node(name, ready=how != "down", unschedulable=how == "unschedulable",
                       taints=[Taint(key="k", effect="NoSchedule")] if how == "tainted" else [],
                       resource_version=self._next())  # fmt: skip
         self._later(lambda: self.operator.news.node_changed(node))
-        for pod, plan in self.plans.items():  # kube-scheduler sees nodes too
+        for pod, plan in self.plans.items():  # kube-scheduler also sees nodes
             if plan.aside:
                 self._again(pod, plan)
 
     def limit(self, mib: int | None) -> None:
-        """Set the namespace's quota; None: there is none."""
+        """Set the namespace's quota, or remove it with None."""
         self.quota = mib
         quota = ResourceQuota(
             metadata=Metadata(name="q", namespace="default", resource_version=str(self._next())),
@@ -219,7 +218,7 @@ class VirtualCluster(World):
         self._later(lambda: self.operator.news.quota_changed(quota))
 
     def _later(self, call: Callable[[], object]) -> None:
-        """Call it in the order of the requests, which simultaneous timers do not keep."""
+        """Call functions in the order of the requests, which timers of one moment do not keep."""
         self.under_way.append(call)
         self.loop.call_later(NEWS_TAKE_S, lambda: self.under_way.popleft()())
 
@@ -283,7 +282,7 @@ class VirtualCluster(World):
         self.ended(name)
 
     def ended(self, name: str) -> None:
-        """A pod has ended; swapped where a controller makes a new one of it."""
+        """End a pod; one with a controller is replaced by a new one."""
 
     def claims(self) -> list[VGPUClaim]:
         """Return the claims as in the API, reading each version once."""
@@ -303,7 +302,7 @@ def played(
     starvation_after_s: int = 60,
     seed: int = 0,
 ) -> tuple[VirtualCluster, WaitObserver]:
-    """Return a cluster after `play`, everything else running beside it."""
+    """Return a cluster after `play`, with everything else running beside it."""
     cluster = VirtualCluster(devices, starvation_after_s=starvation_after_s, seed=seed)
     wait_observer = WaitObserver(cluster)
 

@@ -1,7 +1,7 @@
 """Observes a cluster in virtual time and counts by itself which pods could have devices.
 
-From what the API holds, from what is reserved, and from what devices and nodes are in truth;
-`placement` is not asked. Devices that are earmarked for a pod that waited longer count as taken.
+It judges by the objects in the API, by reservations, and by the true state of devices and nodes,
+and never asks `placement`. Devices that are earmarked for a pod that waited longer count as taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from virtual_cluster import VirtualCluster
 
 SLOTS = 10
-FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 10.0  # kube-scheduler's own
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 10.0  # kube-scheduler's own back-off
 Used: TypeAlias = dict[str, tuple[int, int, int]]
 """Slots, MiB and cores in use, by UUID."""
 
@@ -32,14 +32,14 @@ class PodPlan:
     runs_s: float
     vetoed: bool = False  # kube-scheduler never binds it, for reasons of its own
     volume: bool = False  # it has one of a PersistentVolumeClaim
-    nodes: frozenset[str] | None = None  # those that kube-scheduler asks about; None: all
-    is_pinned: bool = False  # its affinity has it too, as a DaemonSet's does
-    foreign: bool = False  # another scheduler's, which is not there
+    nodes: frozenset[str] | None = None  # the nodes that kube-scheduler offers; None for all
+    is_pinned: bool = False  # its affinity also has them, like a DaemonSet's
+    foreign: bool = False  # it names another scheduler, which does not exist
     attempts: int = 0
     tried: float = 0.0
     aside: bool = False
     requeue: str = ""
-    since: float | None = None  # it could run from then on
+    since: float | None = None  # the time from which it could run
 
     @property
     def ready(self) -> float:
@@ -50,7 +50,7 @@ class PodPlan:
 
 @dataclass(slots=True)
 class Device:
-    """A device as it is."""
+    """The true state of a device."""
 
     node: str
     index: int
@@ -73,13 +73,13 @@ class WaitObserver:
         self.longest_s = self.longest_in_all_s = 0.0
 
     async def watch(self, every_s: float = 0.5) -> None:
-        """Look, for ever."""
+        """Look for ever."""
         while True:
             self.look()
             await asyncio.sleep(every_s)
 
     def look(self) -> None:
-        """See who waits though there is room, and since when."""
+        """Record which pods wait although there is room, and since when."""
         cluster, standing = self._cluster, self._standing()
         used, reserved = self._used(standing), self._reserved()
         for name, plan in cluster.plans.items():

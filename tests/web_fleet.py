@@ -1,7 +1,7 @@
 """Fleets of any size for the web page, and a server that shows one.
 
-Everything follows from the size, so that two runs show the same: models, namespaces, what is held,
-what is out of order, and who waits.
+Everything follows from the size, so that two runs show the same models, namespaces, holders, faults
+and waiting claims.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def name_of(node: int) -> str:
 
 
 def uuid_of(node: int, index: int) -> str:
-    """Return the device's."""
+    """Return the UUID of the device."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}"
 
 
 def a_fleet(nodes: int, claims: int) -> Iterator[Event]:
-    """Return all of it, as informers report it."""
+    """Return a whole fleet, as informers report it."""
     for node in range(nodes):
         name = name_of(node)
         yield events.NodeObserved(
@@ -154,7 +154,7 @@ def _name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a fleet."""
+    """The size of a fleet."""
 
     nodes: int
     claims: int
@@ -178,7 +178,7 @@ class ServedFleet(Started):
         self._undo = ExitStack()
 
     def start(self) -> None:
-        """Fill it, and serve."""
+        """Fill the server, and serve."""
         self._loop = BackgroundLoop("page")
         self._undo.callback(self._loop.stop)
         self._mirror = Mirror(ClusterConfig(), Clock())
@@ -196,7 +196,7 @@ class ServedFleet(Started):
         self._undo.close()
 
     def observe(self, event: Event) -> None:
-        """A change of the cluster."""
+        """Apply a change of the cluster."""
         self._do(lambda: self._mirror.observe(event))
 
     def _do(self, act: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""A visit to the page: a tab, and what went wrong in it."""
+"""A visit to the page: a tab, and the errors in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WIDE: ViewportSize = {"width": 1280, "height": 800}
 NARROW: ViewportSize = {"width": 390, "height": 800}
-# Chromium's own sandbox takes rights that containers do not have; it opens our page alone.
+# Chromium's own sandbox needs rights that containers lack; it only opens our page.
 CHROMIUM: dict[str, Any] = {"executable_path": "/usr/bin/chromium", "args": ["--no-sandbox"]}
 POD = """\
 apiVersion: v1
@@ -40,11 +40,11 @@ VIEWS = {
 
 @dataclass
 class Visit:
-    """A tab.
+    """A tab of the browser.
 
     Attributes:
-        page: Of playwright.
-        errors: What the console reported, violations of the policy among them.
+        page: The page object of playwright.
+        errors: The errors on the console, including violations of the policy.
         asked: The addresses of all requests.
     """
 
@@ -54,7 +54,7 @@ class Visit:
     asked: list[str] = field(default_factory=list)
 
     def log_in(self, token: str = "admin") -> None:
-        """With the keyboard."""
+        """Log in with the keyboard."""
         self.page.get_by_label("Token").fill(token)
         self.page.keyboard.press("Enter")
         self.page.get_by_role("heading", level=1, name="Fleet").wait_for()
@@ -66,7 +66,7 @@ class Visit:
         self.page.get_by_role("heading", level=1).filter(has_text=heading).wait_for()
 
     def ask(self, text: str) -> None:
-        """A what-if; returns when it is answered."""
+        """Ask a what-if; return when it is answered."""
         self.page.get_by_label("Manifests").fill(text)
         self.page.get_by_role("button", name="Ask").click()
         self.page.get_by_role("heading", name="Where they would go").wait_for()

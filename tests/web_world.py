@@ -126,7 +126,7 @@ class Reviews:
     away: bool = False
 
     async def create(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        """Review."""
+        """Answer a review."""
         spec = obj["spec"]
         if self.away:
             raise Unreachable("no answer in time")

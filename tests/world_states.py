@@ -25,7 +25,7 @@ SETTINGS = settings(
 
 
 class WorldStates(RuleBasedStateMachine):
-    """Pods end and go, answers get lost, news come late and operators are replaced."""
+    """Pods end and go, answers get lost, news comes late, and operators are replaced."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -114,7 +114,10 @@ class WorldStates(RuleBasedStateMachine):
 
     @rule()
     def another_operator_leads(self) -> None:
-        """Let another operator lead; the former finished its writes before it gave up the Lease."""
+        """Let another operator lead.
+
+        The former one finished its writes before it gave up the Lease.
+        """
         self.api.gate.set()
         self.world.turn(200)
         former = self.world.operator

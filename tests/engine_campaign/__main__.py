@@ -1,4 +1,7 @@
-"""`make campaign [SEED= RUNS=]`: runs with consecutive seeds; exits 1 when any broke a rule."""
+"""`make campaign [SEED= RUNS=]` plays runs with consecutive seeds.
+
+Exits with 1 if any broke a rule.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .campaign import Verdict, run, shrunk
 
 
 def main() -> int:
-    """Run them."""
+    """Run the campaigns."""
     parser = argparse.ArgumentParser(prog="make campaign", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--runs", type=int, default=1, help="how many, with consecutive seeds")

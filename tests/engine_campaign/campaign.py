@@ -46,7 +46,7 @@ class Verdict:
 def run(seed: int, steps: Sequence[Step] | None = None) -> Verdict:
     """Play a seed's steps, or these in its world."""
     steps = plan(seed, STEPS, CALM_STEPS) if steps is None else steps
-    random.seed(seed)  # of the parts that are given no generator
+    random.seed(seed)  # for parts that are given no generator
     loop = VirtualLoop()
     broken: list[str] = []
     loop.set_exception_handler(lambda _, context: broken.append(str(context)))
@@ -71,7 +71,7 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
     world.note("rest")
     await asyncio.sleep(REST_S)
     world.judge.at_rest(world.now)
-    world.judge.calm_since = float("inf")  # what ends now makes way for nobody
+    world.judge.calm_since = float("inf")  # pods that end now make room for nobody
     await _empty(world)
     world.judge.emptied(world.now)
     world.machines.pods_exit = False
@@ -93,7 +93,7 @@ async def _play(steps: Sequence[Step], world: World) -> None:
 
 
 async def _end_faults(world: World) -> None:
-    """All faults end, and everything is there."""
+    """End all faults and bring everything back."""
     world.note("calm")
     world.scheduler.is_calm = world.machines.are_prompt = True
     world.kill_at = ""

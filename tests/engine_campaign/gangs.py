@@ -23,7 +23,7 @@ HELD_AT_MOST_S = 25.0
 
 @dataclass(slots=True)
 class Gangs:
-    """Judges what is given to the pods of groups.
+    """Judges the devices of pods in groups.
 
     Attributes:
         has_filters: True in mode Extender, where a group's pods get devices at Bind alone.
@@ -43,7 +43,7 @@ class Gangs:
     _holds_since: dict[str, float] = field(default_factory=dict)
     _born: dict[str, float] = field(default_factory=dict)  # group → when its first pod came
 
-    # What it is told.
+    # Observations.
 
     def group(self, group: PodGroup, *, gone: bool) -> None:
         """Note that a PodGroup has changed."""
@@ -66,7 +66,7 @@ class Gangs:
                 self._starts_with_others(name, pod)
 
     def _join(self, name: str, uid: str) -> None:
-        """Add a pod to its group; with its first pod, the group is a new one."""
+        """Add a pod to its group, which is a new one with its first pod."""
         former, now = self._members[name], self.judge.now
         self._members[name] = {
             each for each in former if now - self._gone.get(each, now) <= LATE_S
@@ -145,7 +145,7 @@ class Gangs:
         return bool(self.judge.allocations_of(uid)) and (has_asked or not self.has_filters)
 
     def _standing(self, name: str) -> set[str]:
-        """Return the pods of a group that have begun, without those of an earlier group."""
+        """Return the pods of a group that have started, without those of an earlier group."""
         begun = self._begun & self._members[name]
         return {
             uid for uid in begun if self.judge.now - self._gone.get(uid, self.judge.now) <= LATE_S
@@ -170,7 +170,7 @@ class Gangs:
             if self._born[name] < self.judge.calm_since:
                 continue
             least, begun = self.least(name), self._standing(name)
-            # kube-scheduler binds pods without GPUs by itself, whatever becomes of the others.
+            # kube-scheduler binds pods without GPUs itself, whatever happens to the others.
             has_begun = any(self.judge.asks_for_gpus(self.judge.pods[uid]) for uid in begun)
             were_there = not any(self._gone.get(uid, 0.0) > self._born[name] for uid in uids)
             if has_begun and len(begun) < least and were_there:

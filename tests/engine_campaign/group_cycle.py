@@ -23,7 +23,7 @@ _LOOKS_EVERY_S = 3.0
 
 
 async def try_group(scheduler: Scheduler, name: str) -> None:
-    """Try to place the pods of a group that wait."""
+    """Try to place the waiting pods of a group."""
     pods = [pod for pod in scheduler.server.all(PODS) if group_of(pod) == name]
     waiting = [pod["metadata"]["uid"] for pod in pods if _waits(pod)]
     binding = [uid for uid in waiting if uid in scheduler.binding]
@@ -101,7 +101,7 @@ def _delete(scheduler: Scheduler, uid: str) -> None:
 
 
 def _least(scheduler: Scheduler, name: str) -> int | None:
-    """Return the minimum of a PodGroup; None if there is none."""
+    """Return the minimum of a PodGroup, or None if it is unknown."""
     raw = scheduler.server.find(POD_GROUPS[0], name)
     return None if raw is None else PodGroup.model_validate(raw).least
 

@@ -1,8 +1,8 @@
-"""The judge: reads every write and what runs on the nodes, and finds what must never be.
+"""The judge reads every write and sees what runs on the nodes, and finds violations.
 
-It counts by `oracle`, which was written from Kubernetes' documentation, and imports nothing from
-the product but the types of its API. What it knows is the truth at each moment: what the API server
-holds, and which containers run with which pages. It knows nothing of the operator.
+It counts with `oracle`, which was written from Kubernetes' documentation, and imports nothing from
+the product but the types of its API. It knows the truth at each moment: the objects of the API
+server, and the containers that run with which pages. It knows nothing of the operator.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The containers of a pod that run, and what of devices their pages let them use."""
+    """The running containers of a pod, and the devices that their pages let them use."""
 
     claim_uid: str
     allocation_id: str
@@ -73,7 +73,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that was broken."""
+    """A broken rule."""
 
     rule: str
     text: str
@@ -129,10 +129,10 @@ class Judge:
         self.making_way = MakingWay(self, self.limits)
         self.gangs = Gangs(self, self.has_filters)
 
-    # What it is told.
+    # Observations.
 
     def wrote(self, write: Write) -> None:
-        """An object has changed."""
+        """Observe that an object has changed."""
         self.now, self._sent_at = write.at, write.sent_at
         gone = write.type == "DELETED"
         match write.plural:
@@ -161,7 +161,7 @@ class Judge:
                 self.gangs.group(PodGroup.model_validate(write.obj), gone=gone)
 
     def tick(self, at: float) -> None:
-        """Check what depends on time."""
+        """Check the rules that depend on time."""
         self.now = at
         self.gangs.look()
 
@@ -181,7 +181,7 @@ class Judge:
     def restored(
         self, objects: Sequence[tuple[str, Mapping[str, Any]]], version: int, at: float
     ) -> None:
-        """An older state of the API server's data is there, and this is its version."""
+        """Observe that an older state of the API server's data was restored, with its version."""
         self._restored_at = self.now = at
         self.making_way.restored()
         self.claims.clear()
@@ -261,7 +261,7 @@ class Judge:
         self.needs[claim.metadata.uid] = needed_by(claim, pod)
 
     def _is_granted_rightly(self, claim: VGPUClaim, before: ByDevice, by: str) -> None:
-        """Room, compute and quota, where the claim has more than before."""
+        """Check room, compute and quota if the claim has more than before."""
         name, needs = claim.metadata.name, self.needs[claim.metadata.uid]
         more = {
             uuid: amounts
@@ -293,7 +293,7 @@ class Judge:
         return Amounts(amount.memory_mib, amount.cores, amount.slots)
 
     def _shared_though_alone(self, uuid: str) -> str:
-        """Return the claims on a device if one of several has all of its compute."""
+        """Return the claims on a device if there are several and one has all of its compute."""
         holders, alone = [], False
         for claim in self.claims.values():
             parts = [
@@ -307,9 +307,9 @@ class Judge:
         return ", ".join(sorted(holders)) if alone and len(holders) > 1 else ""
 
     def _quota_at(self, by: str, claim: VGPUClaim) -> int | None:
-        """Return the largest limit since the version that the writer knew; None: no limit."""
+        """Return the largest limit since the version that the writer knew, or None without any."""
         told = self._told[by]
-        decided = self.now - 30.0  # a growth: it has no time of its own
+        decided = self.now - 30.0  # a growth has no time of its own
         allocation = claim.status.allocation
         if allocation is not None and allocation.allocated_time and claim.metadata.generation < 2:
             decided = self.decided_at(allocation)
@@ -383,17 +383,17 @@ class Judge:
         if pod.is_terminal or node_of(pod) != had.node_name:
             return
         if self._bound_past_us.get(reserved.pod_uid, 0.0) > self._sent_at - READ_WITHIN_S:
-            return  # nobody could know: its agent refuses it, and it gets devices there again
+            return  # nobody could know: the agent refuses the pod, which gets devices there again
         if released is not None and released.allocation_id == had.id:
             return  # its containers have ended, and the kubelet will remove it
         has = None if after is None else after.status.allocation
         if has is None or has.id != had.id:
             self.broken("bound pod", f"{before.metadata.name} was taken from {_name(pod)}")
 
-    # Rules about a cluster at rest: no faults, and time enough.
+    # Rules about a cluster at rest, without faults and after enough time.
 
     def at_rest(self, at: float) -> None:
-        """Whatever fits is placed, and nothing is held by who cannot use it."""
+        """Check that everything that fits is placed, and that nothing is held in vain."""
         self.now = at
         for claim in self.claims.values():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
@@ -417,13 +417,13 @@ class Judge:
                 self.broken("waits", text)
 
     def emptied(self, at: float) -> None:
-        """Every pod and every user's claim is gone, and so is what they held."""
+        """Check that every pod and every user's claim is gone, and that nothing is left of them."""
         self.now = at
         for claim in self.claims.values():
             self.broken("leak", f"claim {claim.metadata.name} is left")
 
     def unplaced(self, at: float) -> None:
-        """Pods that ask for one whole device each, one a device: all of them have a node."""
+        """Check that all pods have a node, each of which asks for a device of its own."""
         self.now = at
         for uid in sorted(self.there):
             if not self.pods[uid].is_bound:
@@ -433,7 +433,7 @@ class Judge:
         return total_of(self.needs.values())
 
     def waiting(self) -> list[Pod]:
-        """Return the pods that have no devices and go on."""
+        """Return the pods that have no devices and keep waiting."""
         return [
             pod
             for uid, pod in sorted(self.pods.items())
@@ -513,7 +513,7 @@ class Judge:
         has_compute = peak.cores > 0 or used.cores < ALL_CORES
         return alone and has_compute and used.plus(peak).is_within(limit)
 
-    # Questions of the rules about several pods.
+    # Queries for the rules about several pods.
 
     @property
     def is_calm(self) -> bool:

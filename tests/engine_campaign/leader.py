@@ -1,6 +1,6 @@
 """One replica of the operator: its real parts, joined as `vgpu_operator.app` joins them.
 
-Only the sockets are left out: the extender is called directly, and no metrics are exported.
+Only the sockets are missing: the extender is called directly, and no metrics are exported.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DrawnClock(LoopClock):
 
 
 class DrawnEngine(Engine):
-    """An engine whose slices end at random and not by the time that the machine took."""
+    """An engine whose slices end at random instead of by the machine's time."""
 
     rng: Random
 
@@ -84,9 +84,10 @@ class DrawnEngine(Engine):
 
 
 class OverheardEffects:
-    """An effector that tells the judge for which pod another one is to be evicted.
+    """Effects that tell the judge for which pod another one is to be evicted.
 
-    The API server is not told that. The judge takes the operator at its word, and counts itself.
+    The API server does not learn that. The judge takes the operator at its word, and counts by
+    itself.
     """
 
     def __init__(self, effector: EffectWriter, line: Line, state: Callable[[], State]) -> None:
@@ -114,8 +115,8 @@ class Leader:
     """A replica, from its first list until it is killed or a part of it fails.
 
     Args:
-        line: Its way to the API server.
-        rng: Draws what real time would decide.
+        line: The replica's line to the API server.
+        rng: Decides at random what real time would decide.
         config: The cluster's configuration.
     """
 
@@ -168,7 +169,7 @@ class Leader:
         self.engine.lead()
 
     async def publish(self) -> None:
-        """Do nothing: nobody has to find this replica."""
+        """Do nothing, because nobody has to find this replica."""
 
     def leads(self) -> bool:
         """True if this replica decides."""

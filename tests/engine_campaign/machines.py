@@ -1,6 +1,6 @@
-"""Machines with their kubelets and agents, and the controllers that clear up after them.
+"""Machines with their kubelets and agents, and the controllers that clean up after them.
 
-They act by what the API server holds and tell the judge what runs. They are written from
+They act by the objects of the API server and tell the judge what runs. They are written from
 Kubernetes' rules and from `docs/architecture.md`, not from our agent.
 """
 
@@ -59,8 +59,8 @@ class Process:
     killed_at: float = float("inf")
     generation: int = 1  # of the claim that the pages follow
     resizes_at: float = 0.0
-    said: bool = True  # the end of the init containers has been reported, or there is none
-    wants_round: tuple[str, int] | None = None  # init containers must run again after it
+    said: bool = True  # the end of the init containers was reported, or there are none
+    wants_round: tuple[str, int] | None = None  # the init containers must run again after it
 
     @property
     def uid(self) -> str:
@@ -81,12 +81,12 @@ class Machine:
     is_up: bool = True
     agent_silent_until: float = 0.0
     heard_at: float = 0.0
-    mark: str = ""  # of its devices, as its agent saw it last
-    written: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # its agent's copies
-    gone_since: float | None = None  # the Node object is not there
+    mark: str = ""  # the devices, as the agent saw them last
+    written: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # the agent's copies
+    gone_since: float | None = None  # the Node object is missing
     processes: dict[str, Process] = field(default_factory=dict)
     seen_ended: dict[tuple[str, str], float] = field(default_factory=dict)
-    ended_rounds: set[tuple[str, int]] = field(default_factory=set)  # of init containers, reported
+    ended_rounds: set[tuple[str, int]] = field(default_factory=set)  # reports about init containers
     hidden: set[str] = field(default_factory=set)  # devices that are not published
     ill: set[str] = field(default_factory=set)
 
@@ -130,13 +130,13 @@ class Machines:
             self.of[name].gone_since = self._now
 
     def die(self, name: str) -> None:
-        """Switch the machine off: nothing runs there any more."""
+        """Switch the machine off: nothing runs on it any more."""
         self.of[name].is_up = False
         for uid in list(self.of[name].processes):
             self._end(self.of[name], uid)
 
     def stop(self) -> None:
-        """All are off."""
+        """Switch all machines off."""
         for name in self.of:
             self.die(name)
 
@@ -155,7 +155,7 @@ class Machines:
             self._server.vanish(GPU_DEVICES, device_object_name(uuid), namespace="")
 
     def restart_agents(self) -> None:
-        """Restart the agents, as the manual asks for after a restore: they read their devices."""
+        """Restart the agents, as the manual asks after a restore; they then read their devices."""
         for machine in self.of.values():
             machine.written.clear()
 
@@ -203,7 +203,7 @@ class Machines:
                 self._server.vanish(PODS, pod["metadata"]["name"])
 
     def _probe(self, machine: Machine) -> None:
-        """Write what kubelet and node controller find of the agent, as far as that has changed."""
+        """Write what kubelet and node controller find out about the agent, if that has changed."""
         name = f"agent-{machine.name}"
         there = self._server.objects.get((PODS.plural, AGENT_NAMESPACE, name))
         if machine.gone_since is not None:
@@ -246,7 +246,7 @@ class Machines:
                 self._next_stage(process)
 
     def _grace_s(self) -> float:
-        """Return how long a pod's containers take to end: now and then too long."""
+        """Return the seconds that a pod's containers take to end, sometimes too many."""
         longest = 12.0 if self.are_prompt else 80.0
         return self._rng.uniform(0.0, self._rng.choice((2.0, 2.0, 2.0, 2.0, 2.0, 12.0, longest)))
 
@@ -278,7 +278,7 @@ class Machines:
         init = of_init(allocation, claim, read)
         asking = ordinary_init(read) & {request.name for request in claim.spec.requests}
         if asking and (not init or process.round in machine.ended_rounds):
-            self._want_init(claim, allocation)  # the machine was booted: they run again
+            self._want_init(claim, allocation)  # the machine was booted, so they run again
             return
         process.said = not init
         if self.pods_exit and not read.metadata.name.startswith(STAYS):

@@ -1,8 +1,9 @@
-"""The judge's rules about pods that make way for others.
+"""The judge's rules about pods that are evicted for others.
 
-The operator says for which pod it evicts another. Here it is held to that, by the judge's own count
-of what the API server has. Most rules hold at any time. Those about what would have sufficed are
-judged only while there are no faults: a replica with a late watch acts rightly by what it knows.
+The operator says for which pod it evicts another one, and is held to that by the judge's own count
+of the objects in the API server. Most rules hold at any time. The rules about what would have
+sufficed are judged only while there are no faults: a replica with a late watch acts rightly by what
+it knows.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class MakingWay:
     """Pods of gangs evicted in times without faults, with those that ran beside them."""
     _allocated: dict[str, str] = field(default_factory=dict)  # claim's UID → allocation's id
 
-    # What it is told.
+    # Observations.
 
     def evicts(self, eviction: Eviction) -> None:
         """Note that a replica has decided to evict a pod for another one."""
@@ -117,7 +118,7 @@ class MakingWay:
 
     def was_refused(self, pod_uid: str) -> None:
         """Note that a budget has forbidden an eviction."""
-        self._evicted.clear()  # of a gang the rest may stay
+        self._evicted.clear()  # the rest of a gang may stay
         for account in self.accounts.values():
             account.is_closed = account.is_closed or pod_uid in account.victims
 
@@ -314,7 +315,7 @@ class MakingWay:
                 yield account
 
     def weaker_than(self, preemptor: Pod) -> set[str]:
-        """Return the UIDs of the pods that may make way for this one, or end anyway."""
+        """Return the UIDs of the pods that may be evicted for this one, or end anyway."""
         return {
             uid
             for uid in self.judge.there

@@ -1,7 +1,7 @@
 """kube-scheduler's own preemption, for a shortage that only it sees, such as CPU.
 
-Its dry run chooses pods of lower priority on some nodes; from the minor after 1.37 on also none. It
-asks the extender, then deletes the pods of one node of the answer and nominates that node.
+Its dry run chooses pods of lower priority on some nodes, and possibly on none in versions after
+1.37. It asks the extender, then deletes the pods of one node of the answer and nominates that node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def preempt_as_kube_scheduler(scheduler: Scheduler, pod: dict[str, Any]) -> None:
-    """Let a refused pod preempt others, if its policy allows that and there is anybody."""
+    """Let a refused pod preempt others, if its policy allows that and there are any."""
     if pod["spec"].get("preemptionPolicy") == "Never":
         return
     proposed = _dry_run(scheduler, pod)

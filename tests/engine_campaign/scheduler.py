@@ -1,6 +1,6 @@
-"""A kube-scheduler: asks Filter about one pod after the other, binds beside that, and may be late.
+"""A kube-scheduler that calls Filter for one pod after the other, binds meanwhile, and may be late.
 
-What is refused is set aside until the operator requeues it, or for a minute. Pods of a group are
+A refused pod is set aside until the operator requeues it, or for a minute. Pods of a group are
 tried together (`group_cycle`), and now and then a refused pod preempts others by the rules of
 kube-scheduler itself (`own_preemption`). In mode Gate it calls no extender.
 """
@@ -34,10 +34,10 @@ class Scheduler:
     """The scheduler of the cluster.
 
     Args:
-        server: Where pods and nodes are.
-        rng: Draws how late it is.
+        server: The server of pods and nodes.
+        rng: Decides the delays.
         leader: The replica that its calls reach.
-        judge: Is told of Binds and of preemptions.
+        judge: Observes Binds and preemptions.
         calls_extender: False in mode Gate.
 
     Attributes:
@@ -64,14 +64,14 @@ class Scheduler:
         self._active: asyncio.PriorityQueue[tuple[int, int, str]] = asyncio.PriorityQueue()
         self._queued: set[str] = set()
         self._number = 0
-        self._aside: dict[str, str] = {}  # by the pod's UID: the stamp that it was refused with
+        self._aside: dict[str, str] = {}  # by the pod's UID: the stamp with which it was refused
         self.binding: set[str] = set()  # UIDs of pods whose Bind is under way
         self._binds: set[asyncio.Task[None]] = set()
         self.is_calm = False
 
     @property
     def now(self) -> float:
-        """Seconds."""
+        """Return the seconds now."""
         return self.server.clock()
 
     def leader(self) -> Leader:
@@ -188,7 +188,7 @@ class Scheduler:
         self._loop.call_later(FLUSH_S, self._flush, uid, stamp)
 
     def view(self, uid: str) -> dict[str, Any] | None:
-        """Return the pod as kube-scheduler has it; None: it has a node, or is gone."""
+        """Return the pod as kube-scheduler knows it, or None if it has a node or is gone."""
         known = self._versions.get(uid)
         if known is None:
             return None

@@ -1,8 +1,8 @@
 """An API server in memory with watches, and the line between it and one replica of the operator.
 
-Objects, patches and conflicts are `MemoryApi`'s. Here every change is kept in order, so that each
-replica's stream of a kind may be late, broken or compacted away by itself; and a request that was
-sent lands whatever becomes of who sent it.
+Objects, patches and conflicts are `MemoryApi`'s. Every change is kept in order, so that each
+replica's stream of a kind may be late, broken or compacted away on its own. A request that was sent
+lands even if its sender has ended.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Server(MemoryApi):
     """Objects with their history.
 
     Args:
-        judge: Reads every change.
+        judge: Observes every change.
         clock: The time.
     """
 
@@ -151,7 +151,7 @@ class Server(MemoryApi):
         return self._pods.get(uid)
 
     def next_uid(self, name: str) -> str:
-        """Return a UID that no object had."""
+        """Return a UID that no other object had."""
         self._born += 1
         return f"{self._born:08x}-{name}"
 
@@ -161,7 +161,7 @@ class Server(MemoryApi):
         return f"2026-01-01T{minute // 60:02}:{minute % 60:02}:{second:02}Z"
 
     def remove(self, resource: Resource, name: str) -> None:
-        """Delete an object; finalizers keep it, marked as going."""
+        """Delete an object; finalizers keep it, marked as being deleted."""
         raw = self.find(resource, name)
         if raw is not None and not raw["metadata"].get("finalizers"):
             self.vanish(resource, name)
@@ -241,7 +241,7 @@ class Server(MemoryApi):
     async def bind_pod(
         self, *, namespace: str, name: str, uid: str, node: str, annotations: Any, **_: Any
     ) -> None:
-        """Bind a pod, as the real server does: never a bound one, nor one that is going."""
+        """Bind a pod as the real server does, unless it is bound or being deleted."""
         pod = copied(self._find(PODS, name, namespace))
         if pod["metadata"]["uid"] != uid:
             raise NotFound("another pod", status=404)
@@ -297,7 +297,7 @@ class Server(MemoryApi):
             self.put(POD_DISRUPTION_BUDGETS, budget)
 
     def back_up(self) -> None:
-        """Remember everything as it is."""
+        """Remember the present state."""
         self._backup = {p: copied(o) for p, o in self.objects.items() if p[1] != AGENT_NAMESPACE}
 
     @property
@@ -338,7 +338,7 @@ class Stream:
 class Faults:
     """The faults of the next requests."""
 
-    refused: int = 0  # 500, and nothing was done
+    refused: int = 0  # 500 without doing anything
     lost: int = 0  # 500 after it was done
     busy: int = 0  # 429
     unread: int = 0  # reads that fail
@@ -351,10 +351,10 @@ class Line:
     """The API client of one replica.
 
     Attributes:
-        server: Where its requests land.
-        name: The replica's.
+        server: The server that gets its requests.
+        name: The replica's name.
         rng: Draws latencies.
-        faults: Of the cluster's network, shared by all lines.
+        faults: The faults of the cluster's network, which all lines share.
         is_dead: The replica was killed: no answer comes any more, and what was sent still lands.
     """
 
@@ -441,7 +441,7 @@ class Line:
     def _told(self, resource: Resource, version: int) -> None:
         self.server.judge.told(self.name, resource.plural, version, self.server.clock())
 
-    # Writes: they land, or not, whether or not their sender lives.
+    # Writes land, or not, whether or not their sender lives.
 
     async def create(self, *args: Any, **options: Any) -> Any:
         """As `MemoryApi.create`."""
@@ -527,12 +527,12 @@ class Line:
         return None
 
     async def _while_alive(self) -> None:
-        """Return while the replica lives; its tasks hang where it died."""
+        """Return if the replica lives; the tasks of a dead one hang here."""
         if self.is_dead:
             await self.server.never.wait()
 
     async def _way(self) -> None:
-        """Wait as long as a request to the server and its answer take."""
+        """Wait as long as a request and its answer take."""
         await asyncio.sleep(self.rng.uniform(0.0, 0.1))
         await self._while_alive()
         if self.server.clock() < self.faults.cut_until:

@@ -103,7 +103,7 @@ def create_group(world: World, rng: Random) -> None:
 
 
 def delete_group(world: World, rng: Random) -> None:
-    """With its pods."""
+    """Delete a group and its pods."""
     world.delete_group(rng.choice(GROUPS))
 
 
@@ -125,7 +125,7 @@ def the_leader_is_killed_at_a_write(world: World, rng: Random) -> None:
 
 
 def create_pods(world: World, rng: Random) -> None:
-    """Several at once."""
+    """Create several pods at once."""
     for _ in range(rng.randint(2, 4)):
         create_pod(world, rng)
 
@@ -151,7 +151,7 @@ def create_pod_with_init(world: World, rng: Random) -> None:
 
 
 def create_claim(world: World, rng: Random) -> None:
-    """A user's claim."""
+    """Create a user's claim."""
     mode = rng.choice(("Immediate", "WaitForFirstConsumer"))
     world.create_claim(f"claim-{rng.choice(NAMES)}", rng.choice(MIB), rng.choice(CORES), mode=mode)
 
@@ -244,7 +244,7 @@ def set_quota(world: World, rng: Random) -> None:
 
 
 def a_stream_is_late(world: World, rng: Random) -> None:
-    """One kind."""
+    """Delay the stream of one kind."""
     if world.leader is not None:
         seconds = rng.choice((1.0, 5.0, 15.0, 40.0))
         kind = _kind(rng)
@@ -281,7 +281,7 @@ def answers_are_lost(world: World, rng: Random) -> None:
 
 
 def reads_fail(world: World, rng: Random) -> None:
-    """500."""
+    """Let reads fail with 500."""
     world.faults.unread += rng.randint(1, 6)
 
 
@@ -339,7 +339,7 @@ def a_device_goes(world: World, rng: Random) -> None:
 
 
 def a_device_is_ill(world: World, rng: Random) -> None:
-    """For a while."""
+    """Make a device ill for a while."""
     uuid = rng.choice(sorted(DEVICES))
     machine = world.machines.of[DEVICES[uuid][0]]
     machine.ill.add(uuid)
@@ -354,7 +354,7 @@ def an_agent_is_silent(world: World, rng: Random) -> None:
 
 
 def a_backup_is_made(world: World, rng: Random) -> None:
-    """Of everything."""
+    """Back up all data."""
     world.server.back_up()
 
 

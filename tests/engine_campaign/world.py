@@ -71,15 +71,15 @@ _DAEMON_SET = OwnerReference(kind="DaemonSet", name="exporter", uid="uid-of-expo
 
 
 class World:
-    """A cluster.
+    """A cluster, with everything that is in it.
 
     Args:
-        seed: Of whatever is drawn in it.
+        seed: The seed of all random choices.
 
     Attributes:
-        judge: Reads all that happens.
+        judge: Observes everything that happens.
         leader: The operator's current replica.
-        trace: What happened, a line each.
+        trace: The events, a line each.
         kill_at: The leader's next write of this kind at which it is killed.
     """
 
@@ -100,7 +100,7 @@ class World:
         self.leader: Leader | None = None
         self.kill_at: Literal["", "eviction", "binding"] = ""
         self._replica: asyncio.Task[None] | None = None
-        self._former: list[Leader] = []  # the killed ones, whose tasks hang
+        self._former: list[Leader] = []  # killed replicas, whose tasks hang
         self._restored_at = float("-inf")
         self.scheduler = Scheduler(
             self.server,
@@ -113,11 +113,11 @@ class World:
 
     @property
     def now(self) -> float:
-        """Seconds."""
+        """Return the seconds now."""
         return self.loop.time()
 
     def note(self, text: str) -> None:
-        """Keep a line of the trace."""
+        """Add a line to the trace."""
         self.trace.append(f"{self.now:8.2f} {text}")
 
     def _changed(self, plural: str, change: Change) -> None:
@@ -133,7 +133,7 @@ class World:
     # The operator.
 
     async def lead(self) -> None:
-        """Keep a replica running, for ever."""
+        """Keep a replica running for ever."""
         number = 0
         while True:
             number += 1
@@ -195,7 +195,8 @@ class World:
         for kind, container, limits in asks:
             policy = "Always" if kind == "sidecar" else None
             requests = limits
-            if self.config.scheduling.mode == "Gate":  # admission moves what no node counts
+            # admission moves the amounts that no node counts
+            if self.config.scheduling.mode == "Gate":
                 requests = {key: n for key, n in limits.items() if key == "nvidia.com/gpu"}
             made = a_container(container, limits=limits, requests=requests, restart_policy=policy)
             (app if kind == "app" else init).append(made)

@@ -34,7 +34,7 @@ BESIDE = ("tests", "examples")
 PLUGINS = (
     "mutation.small_examples",
     "no:cacheprovider",
-    "no:unraisableexception",  # its garbage collections are more than half of a mutant's cost
+    "no:unraisableexception",  # the garbage collections would be more than half of a mutant's cost
     "no:threadexception",
 )
 BAR = 85.0
@@ -50,7 +50,7 @@ UNNOTICED = UNTESTED | NOT_A_VERDICT | {0}
 
 @dataclass(slots=True)
 class Outcome:
-    """The fates of a room's mutants, by mutmut's names of them."""
+    """The fates of a room's mutants, by mutmut's names."""
 
     room: str
     seconds: float = 0.0
@@ -90,7 +90,7 @@ def copy_tree(into: Path) -> None:
 def configuration(mutate: Sequence[str], tests: Sequence[str]) -> str:
     """Return the copy's pyproject.toml: mutmut's settings, and pytest's as the project has them."""
     pytest = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    # Modules that mutmut has imported before pytest starts are no fault of a test's.
+    # A test is not at fault if mutmut has imported modules before pytest starts.
     ignored = "ignore::pytest.PytestAssertRewriteWarning"
     ini = {**pytest, "filterwarnings": [*pytest["filterwarnings"], ignored]}
     mutmut = {
@@ -131,7 +131,7 @@ def run_room(room: str, *, mutate: Sequence[str], tests: Sequence[str], again: b
     tree.mkdir(parents=True, exist_ok=True)
     copy_tree(tree)
     (tree / "pyproject.toml").write_text(configuration(mutate, tests))
-    (tree / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)  # which test runs what
+    (tree / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)  # records which test runs what
     begun = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(tree / "tests"), "PYTHONHASHSEED": "0"}
     # One child: the machine has other work.
@@ -151,7 +151,7 @@ def run_room(room: str, *, mutate: Sequence[str], tests: Sequence[str], again: b
 
 
 def forget_survivors(tree: Path) -> None:
-    """Make mutmut try again what no test noticed; the rest keeps its outcome."""
+    """Make mutmut retry the mutants that no test noticed; the others keep their outcome."""
     for path in (tree / "mutants").rglob("*.py.meta"):
         document = json.loads(path.read_text())
         codes = document["exit_code_by_key"]
@@ -181,7 +181,7 @@ def read_outcome(room: str, tree: Path) -> Outcome:
 
 
 def diffs(tree: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the change that each of these mutants makes."""
+    """Return the diffs of these mutants."""
     os.chdir(tree)  # mutmut looks for its copy here
     found = {}
     for name in names:

@@ -1,7 +1,7 @@
 """A pytest plugin for mutants: property tests come last, small, always the same, and unshrunk.
 
-A mutant that a plain test kills costs no examples then, and the same mutant has the same fate in
-every run. Shrinking explains a failure to a reader; these have none.
+A mutant that a plain test kills then costs no examples, and the same mutant has the same fate in
+every run. Shrinking would explain a failure to a reader, and these have none.
 """
 
 from __future__ import annotations
