@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import grpc.aio
 import pytest
@@ -14,6 +14,7 @@ MOST_AGAIN = 3
 """At most this many tests of a run may pass only on a rerun (docs/design/tests.md)."""
 REAL_TIME = {"integration", "e2e"}
 """Folders of tests that start programs and wait for them; elsewhere such a test is marked."""
+_HAS_FAILED = pytest.StashKey[bool]()
 
 # Loaded before the plugin reads --hypothesis-profile, which takes precedence.
 settings.load_profile("fast")
@@ -23,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--again",
         action="store_true",
-        help="run a test in real time once more when it fails, and name it at the end",
+        help="run a test in real time once more when it fails, on a new cluster, and name it",
     )
 
 
@@ -39,6 +40,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
     for item in items:
         if REAL_TIME & set(item.path.parts) or item.get_closest_marker("real_time"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[_HAS_FAILED] = True
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the module's fixtures before a second try.
+
+    A cluster that still has the objects of the first try would refuse the same names, and the
+    second try would show nothing.
+    """
+    if not item.stash.get(_HAS_FAILED, False) or not isinstance(item, pytest.Function):
+        return
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        if definitions[-1].scope == "module":
+            definitions[-1].finish(item._request)  # and whatever was made with it
 
 
 @pytest.hookimpl(trylast=True)
