@@ -10,7 +10,11 @@ build() {
   bash "$here/packages.sh"
   bash "$here/build.sh" kubernetes
   bash "$here/build.sh" containerd
-  bash "$here/images.sh"
+  mkdir -p "$here/../../build"
+  (
+    flock 8  # whoever comes second waits, and then finds them made
+    bash "$here/images.sh"
+  ) 8> "$here/../../build/images.lock"
 }
 
 case ${1:-} in

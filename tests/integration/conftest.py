@@ -47,9 +47,20 @@ OF_THE_STANDIN = [
 # The API server's promises to its clients, which must hold on both servers.
 CONTRACT = {str(path.relative_to(HERE)) for path in HERE.glob("contract/test_*.py")}
 collect_ignore = OF_THE_STANDIN if IS_REAL else ["real"]
+_LONGEST_FIRST = ("real", "local", "agent")
+"""Folders whose modules take longest, in order: so that two workers end at about the same time."""
 if KIND == "standin-only":
     everything = {str(p.relative_to(HERE)) for p in HERE.rglob("test_*.py")}
     collect_ignore += sorted(everything - {*OF_THE_STANDIN} - CONTRACT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        known = HERE in item.path.parents and folder in _LONGEST_FIRST
+        return _LONGEST_FIRST.index(folder) if known else len(_LONGEST_FIRST)
+
+    items.sort(key=place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +80,16 @@ class RunningCluster:
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """A process that forks our programs.
-
-    On a real control plane they are executed, as in production.
-    """
+    """A process that forks our programs; those of the tests in `real/` are executed."""
     folder = tmp_path_factory.mktemp("fork_server")
     with ForkServer(program_environment(folder, DRIVER_LOADER)) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def whole_cluster(request: pytest.FixtureRequest) -> Callable[..., LocalCluster]:
-    """The class or function that builds a cluster of nodes and options on the server under test."""
-    if IS_REAL:
-        return real_cluster
-    fork_server: ForkServer = request.getfixturevalue("fork_server")
-    return partial(LocalCluster, spawn=fork_server.spawn)
+def whole_cluster(fork_server: ForkServer) -> Callable[..., LocalCluster]:
+    """The function that builds a cluster of nodes and options on the server under test."""
+    return partial(real_cluster if IS_REAL else LocalCluster, spawn=fork_server.spawn)
 
 
 @pytest.fixture(scope="session")

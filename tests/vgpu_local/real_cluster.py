@@ -22,6 +22,7 @@ from vgpu_local.apiserver.watches import Break
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.daemon import Spawn, execute
 from vgpu_local.fault_proxy import FaultProxy
 from vgpu_local.foundation import ExtenderAccess
 from vgpu_local.nodes import GpuNode
@@ -42,9 +43,10 @@ def real_cluster(
     nodes: Sequence[GpuNode],
     options: ClusterOptions = ClusterOptions(),  # noqa: B008 - immutable
     foundation: RealControlPlane | None = None,
+    spawn: Spawn = execute,
 ) -> LocalCluster:
     """Return a cluster on a real control plane; nothing is started yet."""
-    return LocalCluster(nodes, options, foundation or RealControlPlane())
+    return LocalCluster(nodes, options, foundation or RealControlPlane(), spawn)
 
 
 class RealServer:

@@ -16,7 +16,7 @@ import yaml
 
 from vgpu_api.names import pod_claim_name
 from vgpu_api.quantity import MIB
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import EVENTS, PODS, VGPU_CLAIMS
 from vgpu_client.errors import NotFound
 from vgpu_client.transport import Object
 from vgpu_local.cluster import LocalCluster
@@ -152,6 +152,14 @@ def empty(cluster: LocalCluster, *, limit: float = 30.0) -> None:
                     cluster.run(cluster.api.delete(resource, name, namespace="default", grace_s=1))
     for plural in ("pods", "vgpuclaims.vgpu.dev"):
         until(cluster, partial(_is_empty, cluster, plural), limit)
+
+
+def forget_events(cluster: LocalCluster) -> None:
+    """Delete all events."""
+    for found in cluster.run(cluster.api.list(EVENTS, namespace="default")).items:
+        with suppress(NotFound):
+            name = found["metadata"]["name"]
+            cluster.run(cluster.api.delete(EVENTS, name, namespace="default"))
 
 
 def _is_empty(cluster: LocalCluster, plural: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from vgpu_api.resources import (
     STORAGE_CLASSES,
     Resource,
 )
+from vgpu_client.errors import NotFound
 from vgpu_local import steps
 from vgpu_local.accounts import SERVICE_ACCOUNTS, token
 from vgpu_local.apiserver import Fault
@@ -40,14 +43,40 @@ HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 CONFIG = {"scheduling": {"mode": "Gate"}}
 LIFTS = Fault(action="status", verb="patch", resource="pods", code=503, times=None)
 """The request that lifts a gate fails."""
+MADE_HERE = "made-by-the-test"
+MADE = (
+    *(PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, CONFIG_MAPS),
+    *(CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS),
+)
 
 
-@pytest.fixture
-def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     options = ClusterOptions(config=CONFIG, lease_s=4)
     with whole_cluster([t4_node("one"), t4_node("two")], options) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
+
+
+@pytest.fixture
+def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster, from which everything that a test has made goes again."""
+    yield module_cluster
+    module_cluster.server.faults.clear()
+    steps.empty(module_cluster)
+    steps.forget_events(module_cluster)
+    for resource in MADE:
+        steps.until(module_cluster, partial(none_is_left, module_cluster, resource))
+
+
+def none_is_left(cluster: LocalCluster, resource: Resource) -> bool:
+    """Delete what `make` has made of a kind; return True once none is left."""
+    space, label = "default" if resource.namespaced else None, f"{MADE_HERE}=true"
+    found = cluster.run(cluster.api.list(resource, namespace=space, label_selector=label)).items
+    for each in found:
+        with suppress(NotFound):
+            cluster.run(cluster.api.delete(resource, each["metadata"]["name"], namespace=space))
+    return not found
 
 
 def create(cluster: LocalCluster, name: str, **spec: Any) -> None:
@@ -55,7 +84,18 @@ def create(cluster: LocalCluster, name: str, **spec: Any) -> None:
 
 
 def make(cluster: LocalCluster, resource: Resource, obj: dict[str, Any]) -> None:
-    cluster.run(cluster.api.create(resource, obj))
+    """Create an object of a kind in MADE."""
+    labels = {**obj["metadata"].get("labels", {}), MADE_HERE: "true"}
+    metadata = {**obj["metadata"], "labels": labels}
+    cluster.run(cluster.api.create(resource, {**obj, "metadata": metadata}))
+
+
+@pytest.fixture
+def page(cluster: LocalCluster) -> Iterator[Page]:
+    """The web page."""
+    page = cluster.start_page()
+    yield page
+    page.daemon.stop()
 
 
 def claim_of(cluster: LocalCluster, name: str) -> dict[str, Any] | None:
@@ -262,9 +302,11 @@ def test_simulate_reads_what_it_may_and_names_what_it_could_not_read(
     )
 
 
-def test_the_page_refuses_a_pod_in_the_words_of_its_condition(cluster: LocalCluster) -> None:
+def test_the_page_refuses_a_pod_in_the_words_of_its_condition(
+    cluster: LocalCluster, page: Page
+) -> None:
     """This holds for the waiting claim, and for the pod as if it were created now."""
-    page, visitor = cluster.start_page(), a_visitor(cluster)
+    visitor = a_visitor(cluster)
     make(cluster, STORAGE_CLASSES, a_local_class())
     patient = a_pod("patient", a_container(limits=HALF), **using("data"))
     steps.create(cluster, patient)
@@ -282,17 +324,28 @@ def test_the_page_refuses_a_pod_in_the_words_of_its_condition(cluster: LocalClus
     assert asked(page, visitor, big)["refused"].startswith("2/2 NodeInsufficientResources")
 
 
+def forbidding(resource: str, user: str) -> Fault:
+    return Fault(action="status", verb="list", resource=resource, user=user, code=403, times=None)
+
+
+REFUSING = forbidding("persistentvolumes", "vgpu-web")
+
+
+@pytest.fixture
+def may_not_list_volumes(cluster: LocalCluster) -> None:
+    """From now on the page's account may not."""
+    cluster.server.faults.add(REFUSING)
+
+
 def test_a_page_whose_account_may_not_list_volumes_names_them_until_it_may(
-    cluster: LocalCluster,
+    cluster: LocalCluster, may_not_list_volumes: None, page: Page
 ) -> None:
-    refusing = forbidding("persistentvolumes", "vgpu-web")
-    cluster.server.faults.add(refusing)
-    page, visitor = cluster.start_page(), a_visitor(cluster)
+    visitor = a_visitor(cluster)
     patient = a_pod("patient", a_container(limits=HALF), **using("data"))
     line = "volumes are not judged: this page has not listed persistentvolumes"
     until(lambda: asked(page, visitor, patient)["notJudged"] == line)
     assert asked(page, visitor, patient)["node"] != ""
-    cluster.server.faults.remove(refusing)
+    cluster.server.faults.remove(REFUSING)
     until(lambda: asked(page, visitor, patient)["notJudged"] == "")
     assert asked(page, visitor, patient)["refused"] == (
         "PersistentVolumeClaim data does not exist yet"
@@ -305,10 +358,6 @@ def install_config(cluster: LocalCluster) -> None:
     metadata = {"name": "vgpu-config", "namespace": "default", "labels": {key: value}}
     data = {"config.yaml": json.dumps(CONFIG)}
     make(cluster, CONFIG_MAPS, {"metadata": metadata, "data": data})
-
-
-def forbidding(resource: str, user: str) -> Fault:
-    return Fault(action="status", verb="list", resource=resource, user=user, code=403, times=None)
 
 
 def forbidden(cluster: LocalCluster, resource: str) -> Path:

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.timeout(180)
 HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
 
-@pytest.fixture
-def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     options = ClusterOptions(lease_s=4)
     with whole_cluster([t4_node("one"), t4_node("two")], options) as cluster:
         yield cluster

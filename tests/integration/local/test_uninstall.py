@@ -118,7 +118,7 @@ def test_a_lost_nodes_claim_is_released_when_an_administrator_says_so(
 def test_a_deleted_claim_of_a_silent_agent_ends_by_itself(
     whole_cluster: Callable[..., LocalCluster],
 ) -> None:
-    options = ClusterOptions(agent_gone_s=40)
+    options = ClusterOptions(agent_gone_s=10)
     with whole_cluster([t4_node("n1")], options) as cluster:
         name = a_user(cluster)
         os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,17 @@ from vgpu_api.resources import GPU_DEVICES, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
-from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running, until
+from vgpu_local.steps import (
+    a_container,
+    a_pod,
+    claim_name,
+    create,
+    delete_pod,
+    empty,
+    forget_events,
+    running,
+    until,
+)
 
 # Allocate half the limit through the library; then allocate more than the rest in a mount namespace
 # that has no shadow of the driver either. Free the second part on request.
@@ -46,6 +56,22 @@ ESCAPE = """
 """
 
 
+PERIODS = (1, 3, 10)
+
+
+@pytest.fixture(scope="module")
+def running_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    with whole_cluster([t4_node("n1", devices=len(PERIODS))]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    yield running_cluster
+    empty(running_cluster)
+    forget_events(running_cluster)
+
+
 def is_violated(status: str) -> Any:
     def holds(claim: dict[str, Any]) -> bool:
         conditions = (claim.get("status") or {}).get("conditions") or []
@@ -54,9 +80,7 @@ def is_violated(status: str) -> Any:
     return holds
 
 
-def test_a_claim_above_its_limit_is_violated_until_it_obeys_again(
-    whole_cluster: Callable[..., LocalCluster],
-) -> None:
+def test_a_claim_above_its_limit_is_violated_until_it_obeys_again(cluster: LocalCluster) -> None:
     pod = a_pod(
         "escapee",
         a_container(
@@ -64,18 +88,17 @@ def test_a_claim_above_its_limit_is_violated_until_it_obeys_again(
             command=[sys.executable, "-c", textwrap.dedent(ESCAPE)],
         ),
     )
-    with whole_cluster([t4_node("n1")]) as cluster:
-        name = claim_name(create(cluster, pod))
-        claim = cluster.wait_for(VGPU_CLAIMS, name, is_violated("True"), limit=60)
-        (told,) = (c for c in claim["status"]["conditions"] if c["type"] == "Violated")
-        assert told["reason"] == "MemoryLimitViolated"
-        assert "held up to 8000 MiB" in told["message"]
-        assert "2000 MiB by its own ledger; its limit is 4000 MiB" in told["message"]
+    name = claim_name(create(cluster, pod))
+    claim = cluster.wait_for(VGPU_CLAIMS, name, is_violated("True"), limit=60)
+    (told,) = (c for c in claim["status"]["conditions"] if c["type"] == "Violated")
+    assert told["reason"] == "MemoryLimitViolated"
+    assert "held up to 8000 MiB" in told["message"]
+    assert "2000 MiB by its own ledger; its limit is 4000 MiB" in told["message"]
 
-        os.kill(int(cluster.logs("escapee")), signal.SIGUSR1)
-        cluster.wait_for(VGPU_CLAIMS, name, is_violated("False"), limit=60)
-        events = [e for e in cluster.objects("events") if e["reason"] == "MemoryLimitViolated"]
-        assert [event["involvedObject"]["name"] for event in events] == ["escapee"]
+    os.kill(int(cluster.logs("escapee")), signal.SIGUSR1)
+    cluster.wait_for(VGPU_CLAIMS, name, is_violated("False"), limit=60)
+    events = [e for e in cluster.objects("events") if e["reason"] == "MemoryLimitViolated"]
+    assert [event["involvedObject"]["name"] for event in events] == ["escapee"]
 
 
 def test_the_operator_evicts_a_violator_where_that_is_wanted_and_no_other_pod(
@@ -149,7 +172,6 @@ PULSES_OF_COMPUTE = (
         time.sleep(period / 2)
 """
 )
-PERIODS = (1, 3, 10)
 FORCE = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
 
 
@@ -159,29 +181,28 @@ FORCE = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
     [(PULSES_OF_MEMORY, "MemoryLimitViolated"), (PULSES_OF_COMPUTE, "ComputeLimitViolated")],
 )
 def test_pulses_of_one_three_and_ten_seconds_are_violations(
-    whole_cluster: Callable[..., LocalCluster], program: str, reason: str
+    cluster: LocalCluster, program: str, reason: str
 ) -> None:
     """Each has 4000 MiB and a tenth of a device of its own, and uses all of it half of the time."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 10}
     spread = {"hami.io/gpu-scheduler-policy": "spread"}
-    with whole_cluster([t4_node("n1", devices=len(PERIODS))]) as cluster:
-        names = {}
-        for period in PERIODS:
-            command = [sys.executable, "-c", textwrap.dedent(program), str(period)]
-            pod = a_pod(
-                f"pulses-{period}",
-                a_container(limits=limits, command=command, env=FORCE),
-                annotations=spread,
-            )
-            names[period] = claim_name(create(cluster, pod))
-        for name in names.values():
-            claim = cluster.wait_for(VGPU_CLAIMS, name, is_violated("True"), limit=150)
-            (told,) = (c for c in claim["status"]["conditions"] if c["type"] == "Violated")
-            assert told["reason"] == reason
-        events = [
-            e["involvedObject"]["name"] for e in cluster.objects("events") if e["reason"] == reason
-        ]
-        assert set(events) == {f"pulses-{period}" for period in PERIODS}
+    names = {}
+    for period in PERIODS:
+        command = [sys.executable, "-c", textwrap.dedent(program), str(period)]
+        pod = a_pod(
+            f"pulses-{period}",
+            a_container(limits=limits, command=command, env=FORCE),
+            annotations=spread,
+        )
+        names[period] = claim_name(create(cluster, pod))
+    for name in names.values():
+        claim = cluster.wait_for(VGPU_CLAIMS, name, is_violated("True"), limit=150)
+        (told,) = (c for c in claim["status"]["conditions"] if c["type"] == "Violated")
+        assert told["reason"] == reason
+    events = [
+        e["involvedObject"]["name"] for e in cluster.objects("events") if e["reason"] == reason
+    ]
+    assert set(events) == {f"pulses-{period}" for period in PERIODS}
 
 
 STRANGER = UNHOOKED.replace(
@@ -192,7 +213,7 @@ STRANGER = UNHOOKED.replace(
 
 
 def test_a_process_of_no_claim_is_reported_on_its_device_until_it_ends(
-    whole_cluster: Callable[..., LocalCluster],
+    cluster: LocalCluster,
 ) -> None:
     def unclaimed(status: str) -> Callable[[dict[str, Any]], bool]:
         def holds(device: dict[str, Any]) -> bool:
@@ -204,12 +225,12 @@ def test_a_process_of_no_claim_is_reported_on_its_device_until_it_ends(
         return holds
 
     command = [sys.executable, "-c", textwrap.dedent(STRANGER)]
-    with whole_cluster([t4_node("n1")]) as cluster:
-        (name,) = (device["metadata"]["name"] for device in cluster.objects("gpudevices.vgpu.dev"))
-        create(cluster, a_pod("stranger", a_container(command=command)))
-        device = cluster.wait_for(GPU_DEVICES, name, unclaimed("True"), limit=60)
-        (told,) = (c for c in device["status"]["conditions"] if c["type"] == "UnclaimedProcesses")
-        assert "holds 15000 MiB" in told["message"]
-        delete_pod(cluster, "stranger")
-        cluster.wait_for(GPU_DEVICES, name, unclaimed("False"), limit=60)
-        assert "UnclaimedProcess" in {e["reason"] for e in cluster.objects("events")}
+    devices = cluster.objects("gpudevices.vgpu.dev")
+    (name,) = (each["metadata"]["name"] for each in devices if each["status"]["index"] == 0)
+    create(cluster, a_pod("stranger", a_container(command=command)))
+    device = cluster.wait_for(GPU_DEVICES, name, unclaimed("True"), limit=60)
+    (told,) = (c for c in device["status"]["conditions"] if c["type"] == "UnclaimedProcesses")
+    assert "holds 15000 MiB" in told["message"]
+    delete_pod(cluster, "stranger")
+    cluster.wait_for(GPU_DEVICES, name, unclaimed("False"), limit=60)
+    assert "UnclaimedProcess" in {e["reason"] for e in cluster.objects("events")}
