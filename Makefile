@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,8 +85,8 @@ test-packaging: setup  ## manifests, chart, alerts (promtool), release, manual
 # On the stand-in, only tests of the stand-in, tests with a server of their own, and the contract of both servers run.
 test-integration: setup control-plane control-plane-next  ## the integration suite on a real control plane, and the tests of the test bed
 	@$(PYTEST) tests/unit/vgpu_local -m "not scale" $(PYTEST_ARGS)
-	@VGPU_TEST_CLUSTER=standin-only $(BIN)/pytest tests/integration $(PYTEST_ARGS)
-	@VGPU_TEST_CLUSTER=real $(BIN)/pytest tests/integration $(PYTEST_ARGS)
+	@VGPU_TEST_CLUSTER=standin-only $(PYTEST) tests/integration $(PYTEST_ARGS)
+	@VGPU_TEST_CLUSTER=real $(PYTEST) tests/integration $(PYTEST_ARGS)
 
 test-scale: setup  ## tests that measure how something scales, and small runs of the benches
 	@$(BIN)/pytest tests/unit -m scale $(PYTEST_ARGS)
@@ -111,6 +111,9 @@ control-plane: $(SETUP)  ## build a real Kubernetes control plane, and Helm for 
 
 control-plane-next: $(SETUP)  ## build the control plane of the next minor version of Kubernetes too (once)
 	@bash tests/cluster/build.sh kubernetes-1.37
+
+builds: control-plane control-plane-next  ## build all that tests on a real Kubernetes need, into the cache and build/images (once)
+	@bash tests/cluster/cluster.sh build
 
 cluster: $(SETUP)  ## start a real Kubernetes node with simulated GPUs in a sandbox (root; VGPU_NODE=its folder)
 	@bash tests/cluster/cluster.sh up
@@ -261,6 +264,7 @@ lint-text:
 	@$(BIN)/python -m vgpu_api --check
 	@PYTHONPATH=tests $(BIN)/python -m manual.generate --check
 	@bash tests/packaging/proto.sh --check
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) '
 	@$(BIN)/codespell
 
 shape: $(SETUP)  ## measure how the code is built; fails beyond the bounds
@@ -300,8 +304,15 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 # chance; `make test` draws new ones.
 # A test in real time that fails is run once more, and both are shown (docs/design/tests.md).
 AGAIN := --again --rerun-show-tracebacks -raR
-ci: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)
-ci: lint shape  ## what CI runs: lint, shape, tests, the library under ASan, a real control plane, a real node, one fault campaign
+# Kubernetes and the images are built in the time that tests spend waiting. A later step that needs a build waits for its
+# lock, and after a failure builds it itself and shows why it fails.
+ci: $(SETUP)  ## what CI runs: lint, shape, tests, the library under ASan, a real control plane, a real node, one fault campaign
+	@mkdir -p build
+	@set -m; nice -n 19 $(MAKE) builds >build/builds.log 2>&1 & ahead=$$!; set +m; \
+	  trap "kill -- -$$ahead 2>/dev/null || true" EXIT; $(MAKE) ci-steps
+
+ci-steps: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)
+ci-steps: lint shape
 	@$(MAKE) test test-programs PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(PYTEST) tests/packaging -m tools $(PYTEST_ARGS)
 	@$(MAKE) -j 2 -C libvgpu asan
