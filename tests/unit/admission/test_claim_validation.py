@@ -1,4 +1,4 @@
-"""Claims that cannot be meant, and updates that an allocation forbids."""
+"""Claims that make no sense are refused, and so are updates that an allocation forbids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mode Claims at admission: a ResourceClaim by name, and nothing left that a node would count."""
+"""Mode Claims at admission: the pod names a ResourceClaim, and keeps nothing that nodes count."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_resource_claim_of_another_pod_is_refused_under_any_entry() -> None:
 
 
 def test_the_count_is_read_from_the_annotation_only_with_a_resource_claim() -> None:
-    """Without one, the kubelet would have to count a slot that nobody asked it for."""
+    """Without one, the kubelet would have to count a slot that nobody has asked for."""
     pod = a_pod({})
     amounts = json.dumps({"main": {"nvidia.com/gpu": 1}})
     pod["metadata"]["annotations"] = {ANNOTATION_RESOURCES: amounts}

@@ -1,4 +1,4 @@
-"""A ConfigMap with our configuration is refused where a process could not use it."""
+"""A ConfigMap with our configuration is refused if a process could not use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The annotations with which a pod names its group: each refusal names field, value and rule."""
+"""The annotations with which a pod names its group; each refusal names field, value and rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches hold only what differs, as RFC 6902 has it."""
+"""Patches contain only the differences, in the form of RFC 6902."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ documents = st.dictionaries(
 def test_applying_the_operations_gives_the_edited_document(
     document: dict[str, Any], edits: list[tuple[str, str, str, int]]
 ) -> None:
-    """Invariant: what `get` returns after the edits is what a server makes of the operations."""
+    """Invariant: `get` returns the same after the edits as the server makes of the operations."""
     patch = JsonPatch(document)
     for a, b, c, value in edits:
         patch.set(a, b, c, value=value)

@@ -1,4 +1,4 @@
-"""Pods that name ResourceClaims of their author's ask for the same in words, and keep them."""
+"""Pods that name their author's ResourceClaims ask as with resource names, and keep them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_claim(*requests: str, class_name: str = "vgpu.dev", **exactly: Any) -> Raw
 
 
 def admitted(pod: Raw, claim: Raw) -> Any:
-    """Return the pod as a review leaves it."""
+    """Return the pod after a review."""
     named = objects_named_by(pod)
     found = NamedObjects({}, dict.fromkeys(named.claims, claim))
     asking = jsonpatch.apply_patch(copy.deepcopy(pod), ask_by_claims(pod, found, CLAIMS))

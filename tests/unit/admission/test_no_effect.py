@@ -205,7 +205,7 @@ def test_a_percentage_of_memory_beside_an_amount_has_no_effect(prefix: str) -> N
 def test_a_percentage_that_acts_beside_an_amount_gets_no_warning(
     memory: int, percentage: int
 ) -> None:
-    """An amount of 0 counts as none, and 100 percent requests the device alone."""
+    """An amount of 0 counts as none, and 100 percent requests the whole device."""
     pod = in_words({"nvidia.com/gpumem": memory, "nvidia.com/gpumem-percentage": percentage})
     assert without_effect(pod, ClusterConfig()) == []
 
@@ -387,7 +387,7 @@ def test_a_word_that_does_nothing_where_it_stands_is_named(
     "pod",
     [
         of({**GPU, "nvidia.com/gpucores": 30}, FORCE),
-        of(GPU, FORCE),  # alone on its device: force keeps it there
+        of(GPU, FORCE),  # alone on its device, where `force` keeps it
         of({**GPU, "nvidia.com/gpumem": 9}, ("CUDA_DISABLE_CONTROL", "false")),
         of({"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vmemory": 32}),
         of(GPU, metadata={"annotations": {"volcano.sh/task-spec": "a", "volcano.sh/queue": "b"}}),
@@ -412,7 +412,7 @@ def test_what_acts_where_it_stands_is_not(pod: dict[str, Any]) -> None:
 def test_a_gang_that_is_started_pod_by_pod_is_warned_of(
     gang: dict[str, Any], field: str, scheduler: str
 ) -> None:
-    """Left silent it would start in part, and hold devices for ever."""
+    """Without a warning it would start in part, and hold devices for ever."""
     (warning,) = warned(of(GPU, schedulerName=scheduler, **gang), "Extender")
     assert warning.startswith(field)
     assert "has no effect" in warning
@@ -496,7 +496,7 @@ LIMIT_RANGER = "kubernetes.io/limit-ranger"
 
 
 def test_a_gpu_that_a_limit_range_gave_is_named_with_its_container() -> None:
-    """The annotation as Kubernetes 1.36 writes it for a LimitRange with a max and no default."""
+    """Kubernetes 1.36 writes this annotation for a LimitRange with a max and no default."""
     pod = of(GPU | {"nvidia.com/gpumem": 1000})
     pod["spec"]["containers"].append({"name": "istio-proxy", "resources": {"limits": GPU}})
     pod["spec"]["initContainers"] = [{"name": "init", "resources": {"limits": dict(GPU)}}]

@@ -1,4 +1,4 @@
-"""Admission of pods that ask in Alibaba's or Volcano's words."""
+"""Admission of pods that use Alibaba's or Volcano's resource names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_pod(*containers: dict[str, Any]) -> dict[str, Any]:
 
 
 def admitted(pod: dict[str, Any]) -> dict[str, Any]:
-    """Send it through the webhook twice."""
+    """Send the pod through the webhook twice."""
     config = ClusterConfig()
     once = jsonpatch.apply_patch(pod, mutate_pod(pod, config, None))
     assert mutate_pod(once, config, None) == []

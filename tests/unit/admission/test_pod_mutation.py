@@ -219,7 +219,7 @@ def test_a_second_call_after_a_sidecar_was_injected_in_front_only_hides_devices_
 
 @pytest.mark.parametrize("key", ["vgpu.dev/claim", "vgpu.dev/claim-template"])
 def test_a_pod_that_comes_before_its_claim_waits_with_a_slot_in_each_container(key: str) -> None:
-    """Slots cannot be added later, and which container the claim is for is not known yet."""
+    """Slots cannot be added later, and it is not known yet which container the claim is for."""
     pod = a_pod({"name": "app"}, {"name": "web", "resources": {}}, annotations={key: "small"})
     pod["spec"]["initContainers"] = [{"name": "fetch"}]
     admitted = mutated(pod)
@@ -340,7 +340,7 @@ def debugged(*ephemeral: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_ephemeral_container_that_is_added_sees_no_device_and_the_others_stay() -> None:
-    """The API server refuses every change of those that the pod has already."""
+    """The API server refuses every change of ephemeral containers that the pod already has."""
     old = {"name": "old", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     from_elsewhere = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {}}}
     pod = debugged(old, {"name": "new"}, {"name": "third", "env": [from_elsewhere]})

@@ -30,7 +30,7 @@ def a_native_pod() -> dict[str, Any]:
 
 
 def admit(pod: dict[str, Any]) -> None:
-    """Call the webhook twice, as the API server does where another one changed the pod since."""
+    """Call the webhook twice, as the API server does if another webhook changed the pod since."""
     operations = mutate_pod(pod, ClusterConfig(), CLAIM)
     assert mutate_pod(jsonpatch.apply_patch(pod, operations), ClusterConfig(), CLAIM) == []
 

@@ -87,7 +87,7 @@ async def test_a_warning_goes_to_the_author(reviews: Reviews) -> None:
 
 
 async def test_one_review_of_a_pod_that_asks_has_all_warnings(reviews: Reviews) -> None:
-    """About its author's words, about their effect, and about the pod as it will be stored."""
+    """They concern its author's words, their effect, and the pod as it will be stored."""
     pod = a_pod(
         {**ADMITTED, "env": [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]},
         annotations={"nvidia.com/use-gputyp": "a"},
@@ -178,7 +178,10 @@ async def test_an_old_object_that_is_none_is_refused_by_field(
 async def test_a_pod_of_more_containers_than_any_real_one_is_not_read(
     reviews: Reviews, path: str, allowed: bool
 ) -> None:
-    """Reading costs by the container; a pod that only gets warnings is not refused for it."""
+    """Reading costs time for each container.
+
+    A pod that only gets warnings is not refused for its length.
+    """
     pod = a_pod()
     pod["spec"]["containers"] += [{"name": f"c{number}"} for number in range(250)]
     answer = await reviews.of(path, a_review(pod))

@@ -1,4 +1,4 @@
-"""Volcano Jobs: their pods' words are checked before Volcano makes them."""
+"""Volcano Jobs: requests of their pods are checked before Volcano creates the pods."""
 
 from __future__ import annotations
 

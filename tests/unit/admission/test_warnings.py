@@ -1,4 +1,4 @@
-"""Names that are nearly ours are warned about, with the right one; everybody else's are not."""
+"""Names that are nearly ours get a warning with the right name; names of others get none."""
 
 from __future__ import annotations
 

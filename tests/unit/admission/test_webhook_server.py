@@ -1,4 +1,4 @@
-"""The webhooks' server: which paths it knows, how much it reads, and how it ends."""
+"""The webhooks' server: the paths it knows, the size that it reads, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REVIEW = {"request": {"uid": "r", "object": {"metadata": {"name": "a", "uid": "u
 
 
 class Served:
-    """A server between its start and its end, and the reviews that reached kopf's place."""
+    """A running server, and the reviews that reached the place of Kopf."""
 
     def __init__(self, port: int) -> None:
         self.reviews: list[Any] = []
@@ -50,7 +50,7 @@ class Served:
         await self.may_end.wait()
 
     async def post(self, path: str, **body: Any) -> tuple[int, str | None]:
-        """Return the status, and what becomes of the connection."""
+        """Return the status, and the fate of the connection."""
         async with self.session.post(f"{self.url}/{path}", **body) as answer:
             await answer.read()
             return answer.status, answer.headers.get("Connection")
@@ -159,7 +159,7 @@ def a_large_review() -> BytesIO:
 async def test_a_pod_larger_than_any_real_one_is_answered_without_being_read(
     served: Served, path: str, allowed: bool
 ) -> None:
-    """A response has the UID of its request, or the API server takes it for a failure."""
+    """A response must have the UID of its request, or the API server takes it for a failure."""
     async with served.session.post(f"{served.url}/{path}", data=a_large_review()) as answer:
         assert answer.status == 200
         review = await answer.json()

@@ -30,7 +30,7 @@ EXPECTED = {
 
 
 def health(rule: str, raw: dict[str, Any]) -> tuple[str, str | None]:
-    """Return status and message that a rule gives an object, which it sees as `obj`."""
+    """Return the status and the message of an object by a rule, which sees it as `obj`."""
     lua = LuaRuntime(unpack_returned_tuples=True, register_eval=False, register_builtins=False)
     lua.globals().obj = lua.table_from(raw, recursive=True)
     for library in ("os", "io", "package", "require"):  # Argo CD opens none of these

@@ -1,4 +1,4 @@
-"""The configuration reads HAMi's keys and names the path of what is wrong."""
+"""The configuration reads HAMi's keys and names the path of each mistake."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_two_devices_have_two_names(a: str, b: str) -> None:
 def test_the_share_of_a_request_is_a_uuid_that_both_sides_can_compute() -> None:
     found = dra.share_id(ALLOCATION, "train")
     assert UUID.fullmatch(found)
-    # As RFC 9562 defines version 5; computed by hand with sha1sum.
+    # RFC 9562 defines version 5 like this; computed by hand with sha1sum.
     assert found == "2305822b-b528-51ce-885b-cbf1b9068ec5"
 
 

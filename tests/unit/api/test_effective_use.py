@@ -1,4 +1,4 @@
-"""A claim's use of a device at its worst moment, from what runs beside what."""
+"""A claim's use of a device at its worst moment, from the containers that run together."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def of_example(file: str) -> tuple[ClusterConfig, list[str]]:
 def test_the_charts_own_section_reads_unchanged_and_asks_for_what_holds_but_for_one_key() -> None:
     config, notices = read(yaml.safe_load(CHART))
     assert [notice.split(" has no effect")[0] for notice in notices] == [
-        "nvidia.overwriteEnv: false"  # devices are hidden from containers beside all the same
+        "nvidia.overwriteEnv: false"  # devices are hidden from other containers all the same
     ]
     assert config.nvidia.model_copy(update={"mig_profile_allowlist": ()}) == NvidiaConfig()
     assert config.nvidia.mig_profile_allowlist[1].profiles[1] == "2g.10gb"
@@ -384,7 +384,7 @@ DOCUMENTS = st.recursive(
 def test_any_document_is_a_whole_configuration_or_a_refusal_that_names_its_path(
     document: Any,
 ) -> None:
-    """Total: never another error. What is read is complete, and reads back as the same."""
+    """Total: never another error. The result is complete, and reads back as the same."""
     notices: list[Any] = []
     try:
         config = read_cluster_config(document, notices.append)
@@ -426,7 +426,7 @@ def test_our_own_spelling_of_node_configuration_is_the_same() -> None:
 
 
 def test_the_memory_of_gpus_that_report_none_is_read_for_all_nodes_and_for_one() -> None:
-    """HAMi's key, in the chart's spelling and in that of `nodeconfig`."""
+    """HAMi's key, in the chart's spelling and in the spelling of `nodeconfig`."""
     config, notices = read(
         {
             "nvidia": {"preConfiguredDeviceMemory": 4096},

@@ -79,7 +79,7 @@ RESIZED = {
     ids=["asked", "deferred", "refused", "sidecar", "ordinary init"],
 )
 def test_of_a_resize_in_place_the_greatest_size_counts(reason, section, policy, milli):
-    """The spec no more once it is infeasible; init containers cannot be resized."""
+    """The spec no longer counts once it is infeasible; init containers cannot be resized."""
     container = {"name": "a", "resources": {"requests": RESIZED["requests"]}}
     spec = {"containers": [], section: [{**container, "restartPolicy": policy}]}
     status = {
@@ -92,7 +92,7 @@ def test_of_a_resize_in_place_the_greatest_size_counts(reason, section, policy, 
 
 
 def test_of_a_pod_resized_as_a_whole_the_greatest_size_counts_too():
-    """KEP-5419; the container's own sizes do not matter where the pod has its own."""
+    """By KEP-5419, the containers' own sizes do not matter if the pod has its own."""
     spec = {"containers": [], "resources": {"requests": {"cpu": "60"}}}
     pod = Pod.model_validate({"metadata": {"name": "p"}, "spec": spec, "status": RESIZED["status"]})
     assert cpu_milli_of(pod) == 60_000

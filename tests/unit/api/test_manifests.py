@@ -1,4 +1,4 @@
-"""The CRDs and the resource names in manifests/ are generated and fresh: one edit, one command."""
+"""The CRDs and the resource names in manifests/ are generated and fresh after one command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GENERATED = (EXPRESSIONS, *SCHEDULERS)
 
 @pytest.fixture
 def manifests(tmp_path: Path) -> Path:
-    """A copy that may be changed."""
+    """A copy of the manifests that may be changed."""
     shutil.copytree(MANIFESTS, tmp_path / "manifests")
     return tmp_path / "manifests"
 
@@ -94,7 +94,7 @@ def test_devices_that_are_left_alone_are_in_no_list_and_others_are_in_all(
         assert "'birentech.com/gpu'" not in text
         assert "'amd.com/gpu'" in text
     found = expressions(manifests)
-    assert "'amd.com/gpumem'" in found["misspelt"]  # without the count it does nothing
+    assert "'amd.com/gpumem'" in found["misspelt"]  # without the count it has no effect
     assert "'amd.com/gpumem'" not in found["asks"]
 
 

@@ -1,4 +1,4 @@
-"""Names of objects that we make are valid, stable, and as distinct as what they stand for."""
+"""Names of objects that we create are valid, stable, and as distinct as what they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons become one text, the same everywhere, in the words that people grep for."""
+"""Reasons become one text, the same everywhere, in words that users search for."""
 
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ def of_devices(**counts: int) -> Tally:
 @pytest.mark.parametrize(
     ("devices", "nodes", "stops"),
     [
-        # What the request excludes itself is never told while something else stops it.
+        # Devices that the request itself excludes are never mentioned while something else stops
+        # it.
         ({"CardTypeMismatch": 40, "CardInsufficientMemory": 1}, {}, "CardInsufficientMemory"),
         ({"CardTypeMismatch": 4, "ResourceQuotaNotFit": 2}, {}, "ResourceQuotaNotFit"),
         ({"CardUuidMismatch": 7, "CardNotHealth": 1}, {}, "CardNotHealth"),
         ({"CardTypeMismatch": 4}, {"NodeUnschedulable": 1}, "NodeUnschedulable"),
-        # A repair is told only where no end of others would help.
+        # A repair is suggested only if ending others would not help.
         ({"CardNotHealth": 5, "CardInsufficientCore": 1}, {}, "CardInsufficientCore"),
         ({"CardCordoned": 1}, {"NodeSelectorMismatch": 30}, "CardCordoned"),
-        # A device that is refused by quota has a slot: the end of others does not help.
+        # A device that is refused by quota has a slot, so ending others does not help.
         ({"CardTimeSlicingExhausted": 6, "ResourceQuotaNotFit": 2}, {}, "ResourceQuotaNotFit"),
-        # Too few devices fit: the other ones say why.
+        # Too few devices fit, so the other ones give the reason.
         (
             {"AllocatedCardsInsufficientRequest": 7, "CardInsufficientMemory": 1},
             {},

@@ -65,9 +65,11 @@ def test_a_percentage_is_of_the_memory_that_the_allocation_records(request_, exp
 
 @given(of_mib=st.integers(1, 300_000), before=st.integers(1, 100), after=st.integers(1, 100))
 def test_a_changed_percentage_means_what_a_new_claim_of_it_is_given(of_mib, before, after) -> None:
-    """Whatever the device and the percentages: after a resize the device has the amount that
-    placement gives such a request, and an unchanged percentage changes nothing. A percentage that
-    comes to no MiB leaves the device as it is, and is named."""
+    """After a resize, any device has the amount that placement gives for any percentage.
+
+    An unchanged percentage changes nothing. A percentage that comes to no MiB leaves the device as
+    it is, and is named.
+    """
     placed = an_ask(a_request(memory_percent=after)).requests[0].memory_on(of_mib)
     held = an_ask(a_request(memory_percent=before)).requests[0].memory_on(of_mib)
     device = a_share(memory_mib=held, of_mib=of_mib)

@@ -1,4 +1,4 @@
-"""Models become structural schemas, and what has no structural form is refused, not guessed."""
+"""Models become structural schemas; a model without a structural form is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Inner(BaseModel):
 
 
 class Outer(BaseModel):
-    """A model with what pydantic spells in ways of its own."""
+    """A model with parts that pydantic spells in its own way."""
 
     inner: Inner
     """The field's description, beside the reference."""

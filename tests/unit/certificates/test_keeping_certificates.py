@@ -1,4 +1,4 @@
-"""The leader's part: what is in Secrets and webhook configurations after its rounds."""
+"""The leader's part: the contents of Secrets and webhook configurations after its rounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class World:
-    """An API server with what manifests/ puts there, and a clock."""
+    """An API server with the objects of manifests/, and a clock."""
 
     def __init__(self) -> None:
         self.api: Any = MemoryApi()
@@ -48,7 +48,7 @@ class World:
         )
 
     async def settle(self) -> int:
-        """Run rounds until nothing is left to do; return how many changed something."""
+        """Run rounds until nothing is left to do; return how many of them changed something."""
         rounds = 0
         while await self.keeper().step():
             rounds += 1
@@ -66,7 +66,7 @@ class World:
         return x509.load_pem_x509_certificate(self.content("vgpu-authority")["signing.crt"])
 
     def bundles(self) -> list[tuple[x509.Certificate, ...]]:
-        """Of every webhook."""
+        """Return the trust bundles of all webhooks."""
         return [
             read_bundle(base64.b64decode(hook["clientConfig"].get("caBundle", "")))
             for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
@@ -191,7 +191,7 @@ async def test_a_missing_secret_is_said_by_name() -> None:
 
 
 async def test_python_takes_the_pairs_for_what_they_are(tmp_path: Path) -> None:
-    """Server and client by OpenSSL's rules, names and purposes included."""
+    """By OpenSSL's rules they are server and client, names and purposes included."""
     world = World()
     world.now = datetime.now(UTC)  # OpenSSL has no other clock
     await world.settle()

@@ -1,4 +1,4 @@
-"""A server that receives a new certificate shows it from then on, and keeps serving."""
+"""A server that gets a new certificate presents it from then on, and keeps serving."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Looks:
         self._go.clear()
 
     async def once(self) -> None:
-        """Return when it has looked, for the first time."""
+        """Return once it has looked for the first time."""
         await self._rests.wait()
 
     async def again(self) -> None:
-        """Return when it has looked."""
+        """Return once it has looked again."""
         await self._rests.wait()
         self._rests.clear()
         self._go.set()
@@ -92,7 +92,7 @@ def client(trusts: Pair, shows: Pair, folder: Path) -> ssl.SSLContext:
 
 
 async def shown(port: int, tls: ssl.SSLContext) -> x509.Certificate:
-    """Return the certificate that the server shows to one who is answered."""
+    """Return the certificate that the server presents to a client that it answers."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=HOST)
     try:
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -133,7 +133,7 @@ async def test_a_new_pair_is_shown_without_a_restart_and_new_clients_are_admitte
 
 
 async def test_a_client_gets_no_session_to_resume(tmp_path: Path) -> None:
-    """Sessions would make each handshake a third dearer, and resumed ones show no certificate."""
+    """Sessions would slow each handshake by a third, and resumed ones show no certificate."""
     ca = authority()
     tls = put(tmp_path, signed(ca), ca)
     identity = Identity("test", InFiles(tls), verifies_clients=True)

@@ -147,7 +147,7 @@ def test_a_refused_list_of_kubectl_is_no_answer_and_an_agents_findings_are(
     node: str,
     status: int,
 ) -> None:
-    """Both come as JSON with status 1: kubectl prints an empty list before its error."""
+    """Both come as JSON with status 1, because kubectl prints an empty list before its error."""
     pods = a_kubectl(disagrees=None)(["get"])
     wrong = json.dumps({**CLEAN, "findings": [FOUND]})
     program = tmp_path / "kubectl"

@@ -1,4 +1,4 @@
-"""`kubectl vgpu check`: whether a configuration can be used, before it rolls."""
+"""`kubectl vgpu check` tells if a configuration can be used, before it is rolled out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell completion of an unfinished line, where no cluster is needed."""
+"""Shell completion of an unfinished line that needs no cluster."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def healthy() -> Objects:
             scheduler,
         ],
         (CONFIG_MAPS.plural, NAMESPACE): [
-            # Of an earlier rollout; kustomize leaves it behind.
+            # A ReplicaSet of an earlier rollout, which kustomize leaves behind.
             {"metadata": {"name": "before"}, "data": {"scheduler.yaml": a_scheduler(verb="")}},
             {"metadata": {"name": "mounted"}, "data": {"scheduler.yaml": a_scheduler()}},
         ],
@@ -178,7 +178,7 @@ class Account:
         self.away = away
 
     async def create(self, _: Any, review: Any, **__: Any) -> dict[str, Any]:
-        """Review."""
+        """Answer a review."""
         if self.away:
             raise Unreachable("no answer in time")
         spec = review["spec"]

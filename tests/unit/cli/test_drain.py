@@ -1,4 +1,4 @@
-"""A drain cordons first, asks budgets, waits for the release, and names what is left."""
+"""A drain cordons first, respects budgets, waits for the release, and names what is left."""
 
 from __future__ import annotations
 

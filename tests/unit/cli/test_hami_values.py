@@ -1,4 +1,4 @@
-"""HAMi's values file is read as a whole: what is about devices acts, and the rest is named."""
+"""HAMi's values file is read completely: settings of devices act, and the others are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl vgpu import hami`: our configuration for HAMi's documents, and what is not in it."""
+"""`kubectl vgpu import hami` prints our configuration for HAMi's, and lists what it lacks."""
 
 from __future__ import annotations
 

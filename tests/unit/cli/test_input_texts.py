@@ -1,4 +1,4 @@
-"""Input of `simulate` that is not JSON or YAML, or that neither can express."""
+"""Input of `simulate` that is neither JSON nor YAML, or that neither can express."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def a_claim(**device: Any) -> dict[str, Any]:
 def test_a_claim_that_does_not_say_which_device_it_holds_fills_its_node(
     said: Callable[..., tuple[int, str, str]],
 ):
-    """The same holds in a cluster: it is unknown which of them is free."""
+    """The same holds in a cluster, because it is unknown which device is free."""
     one = a_claim(uuid="GPU-0", memory="16Gi")
     assert "GPU-1" in said(state={**STATE, "claims": [one]}, file=POD)[1]
     lost = a_claim(memory="1Gi")

@@ -1,4 +1,4 @@
-"""`kubectl inspect cgpu` prints the very table of Alibaba's guide for the same cluster."""
+"""`kubectl inspect cgpu` prints the same table as Alibaba's guide for the same cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a move from HAMi that go wrong, are slow, or were begun before."""
+"""Steps of a move from HAMi that fail, are slow, or were started before."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Cluster(MemoryApi):
     ) -> dict[str, Any]:
         if resource is VGPU_CLAIMS and self.conflicts:
             self.conflicts -= 1
-            self.put(VGPU_CLAIMS, self.claim(name))  # another wrote it meanwhile
+            self.put(VGPU_CLAIMS, self.claim(name))  # somebody else wrote it meanwhile
             raise Conflict("stale", status=409)
         done = await super().merge_patch(
             resource, name, changes, namespace=namespace, subresource=subresource
@@ -145,7 +145,7 @@ class Cluster(MemoryApi):
 
 
 class Move:
-    """A migration with what it says, on a clock of its own."""
+    """A migration with its output, on a clock of its own."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.out = io.StringIO()

@@ -1,4 +1,4 @@
-"""The survey before a move reads HAMi's objects, wherever its chart put them."""
+"""The survey before a move reads HAMi's objects, whatever names its chart gave them."""
 
 from __future__ import annotations
 

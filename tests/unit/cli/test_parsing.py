@@ -1,4 +1,4 @@
-"""Command lines as people who use kubectl type them."""
+"""Command lines as users of kubectl type them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for people: the same words everywhere, and nothing that acts on a terminal."""
+"""Tables for users have the same words everywhere, and nothing in them controls the terminal."""
 
 from __future__ import annotations
 

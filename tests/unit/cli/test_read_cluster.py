@@ -1,4 +1,4 @@
-"""`explain` reads what protects pods from eviction, as far as it may and the server has it."""
+"""`explain` reads the objects that protect pods from eviction, if it may and they are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A resize changes the one request that is meant, and says what became of it."""
+"""A resize changes only the request that is meant, and reports the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl vgpu simulate`: files in, answers out, and one clear line about what is wrong."""
+"""`kubectl vgpu simulate`: files in, answers out, and one clear line about each mistake."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_behind_the_gate_others_make_way_for_a_group_as_a_whole(run: Run) -> Non
     for member in members:
         member["spec"]["priority"] = 9
     found = run(state, *members)
-    # Two of 8 GiB fit on one device, so one pod that goes suffices.
+    # Two of 8 GiB fit on one device, so evicting one pod suffices.
     assert [len(named(each)) for each in found] == [1, 1]
     assert found[0]["preemption"]["message"].endswith(" on n1 for group gang")
 

@@ -44,7 +44,7 @@ def a_claim(name: str, uuid: str = "GPU-0", mib: int = 8192) -> Document:
 
 
 def a_state(*, enabled: bool = True, **rules: Any) -> Document:
-    """Return a state whose only device is full of a pod of priority 100 and one of 200."""
+    """Return a state whose only device is filled by a pod of priority 100 and one of 200."""
     return {
         "config": {"scheduling": {"preemption": {"enabled": enabled, **rules}}},
         "nodes": [{"name": "n1", "devices": [{"uuid": "GPU-0", "memoryMiB": MIB}]}],
@@ -55,7 +55,7 @@ def a_state(*, enabled: bool = True, **rules: Any) -> Document:
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that simulates documents and returns all that is printed as JSON."""
+    """Return a function that simulates documents and returns its output as JSON."""
 
     def run(state: Document, *documents: Document) -> list[Document]:
         (tmp_path / "state").write_text(json.dumps(state))

@@ -1,4 +1,4 @@
-"""Uninstalling ends from any state of a cluster, and names what it could not remove."""
+"""Uninstalling finishes from any state of a cluster, and names what it could not remove."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DAEMON_SET = yaml.safe_load((ROOT / "manifests/base/nodeagent/daemonset.yaml").r
 
 
 class Cluster(MemoryApi):
-    """The controllers' work that uninstalling waits for."""
+    """Plays the controllers for which uninstalling waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ async def test_without_an_operator_finalizers_are_removed_and_only_ours() -> Non
     cluster = installed(operator=False)
     assert await carried_out(cluster) == []
     assert "vgpuclaims" not in cluster.kinds()
-    assert cluster.waited < 60  # what does not answer is not waited for
+    assert cluster.waited < 60  # agents that do not answer are not waited for
 
 
 async def test_resource_claims_lose_our_finalizer_and_keep_those_of_others() -> None:

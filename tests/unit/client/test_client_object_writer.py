@@ -1,4 +1,4 @@
-"""The object writer against an API that is scripted."""
+"""The object writer against a scripted API."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPERATIONS = [{"op": "add", "path": "/status/state", "value": "InUse"}]
 
 
 class ScriptedApi:
-    """Raises what the test sets, and otherwise writes; remembers what was asked of it."""
+    """Raises the error that the test sets, and otherwise writes; remembers all requests."""
 
     def __init__(self, *errors: ClientError) -> None:
         self.errors = list(errors)

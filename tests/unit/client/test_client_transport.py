@@ -69,7 +69,7 @@ async def an_api(folder: Path, handler: Handler) -> AsyncIterator[Api]:
     async with a_server(handler) as url:
         kubeconfig = a_kubeconfig(folder, url, user={"token": "secret"})
         async with Api.connect(kubeconfig) as api:
-            api._sleep = no_wait  # the waits between reads are not what is tested
+            api._sleep = no_wait  # the waits between reads are not tested here
             yield api
 
 
@@ -141,7 +141,7 @@ async def test_a_write_that_could_land_too_late_is_not_sent(tmp_path: Path) -> N
         leader = api.within(Budget(0.4))
         with pytest.raises(Unreachable, match="no time left to write"):
             await write(leader)
-        await leader.get(PODS, "p", namespace="ns")  # reading is free
+        await leader.get(PODS, "p", namespace="ns")  # reading needs no time left
     assert sent == ["GET"]
 
 
@@ -409,7 +409,7 @@ async def test_a_list_from_the_servers_cache_is_asked_for_at_once_and_not_by_pag
 async def test_the_time_of_day_is_the_servers_whichever_way_it_is_asked(
     tmp_path: Path, skew_s: float
 ) -> None:
-    """Reads, writes, watches and refusals have it, and clients made of one another share it."""
+    """Reads, writes, watches and refusals carry it, and clients made from one another share it."""
 
     async def handler(request: web.Request) -> web.Response:
         date = formatdate(time.time() + skew_s, usegmt=True)
@@ -435,7 +435,7 @@ async def test_the_time_of_day_is_the_servers_whichever_way_it_is_asked(
 
 
 def test_a_server_that_is_gone_without_a_word_is_noticed_long_before_a_missed_bookmark() -> None:
-    """Nothing else ends a watch whose server was cut off before 90 s have passed."""
+    """Before 90 s have passed, nothing else ends a watch whose server was cut off."""
     address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
     with Sockets()(address) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -14,7 +14,7 @@ from vgpu_client.recorder import AGAIN_S, BURST, RATE, Recorder, Regarding
 
 
 class Server:
-    """Takes events, and refuses those that the test names."""
+    """Accepts events, and refuses those that the test names."""
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
@@ -175,7 +175,7 @@ async def test_words_that_were_dropped_are_written_when_they_are_said_again(worl
 
 
 async def test_an_event_does_not_wait_for_anothers_next_turn(world: World) -> None:
-    """A repeated series waits a minute; another pod's first event comes meanwhile."""
+    """A repeated series waits a minute; the first event of another pod comes meanwhile."""
 
     class Passing(SetClock):
         async def sleep(self, seconds: float) -> None:

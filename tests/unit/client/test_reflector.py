@@ -21,7 +21,7 @@ TIMES = ReflectorTimes(watch_s=100.0, inactivity_s=7.0, first_retry_s=1.0, last_
 
 
 class Script:
-    """A server that follows a script; when it is at its end, streams stay open and silent."""
+    """A server that follows a script; at its end, streams stay open and silent."""
 
     def __init__(self, lists: list[Any], streams: list[list[Any]] = ()) -> None:
         self.lists, self.streams = list(lists), list(streams)
@@ -372,7 +372,7 @@ async def test_a_list_that_is_wanted_interrupts_a_silent_stream_and_is_told_befo
 
 
 async def test_a_list_that_had_begun_before_it_was_wanted_does_not_do() -> None:
-    """It may have been read before what the caller wants to see."""
+    """The list may have been read before the change that the caller wants to see."""
     run = Run(Script([a_list(), a_list(an_object("a", 20), version=20)]))
     wanted: list[asyncio.Future[None]] = []
 
@@ -431,7 +431,7 @@ async def test_a_list_of_a_cache_that_is_behind_tells_nothing_though_nothing_is_
 
 
 async def test_a_sink_that_raises_ends_it() -> None:
-    """Going on would leave the sink with a view that nothing can mend."""
+    """Going on would leave the sink with a view that nothing can repair."""
     run = Run(Script([a_list(an_object("a", 1))]))
 
     def refuse(obj: Any) -> None:

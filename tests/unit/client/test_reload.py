@@ -1,4 +1,4 @@
-"""The next configuration is waited for; a wrong one is logged once and changes nothing."""
+"""A process waits for the next configuration; a wrong one is logged once and changes nothing."""
 
 from __future__ import annotations
 

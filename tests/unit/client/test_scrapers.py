@@ -25,7 +25,7 @@ from vgpu_client.scrapers import ALLOWED_S, REFUSED_S, Answer, Scrapers
 
 
 class Reviews:
-    """An API server that reviews tokens; counts what it is asked."""
+    """An API server that reviews tokens, and counts the reviews."""
 
     def __init__(self) -> None:
         self.users = {"good": "prometheus", "other": "tenant"}
@@ -185,7 +185,7 @@ async def test_a_token_whose_right_ended_is_a_strangers_again(
 
 @asynccontextmanager
 async def served(api: Reviews | None) -> AsyncIterator[str]:
-    """A server of one gauge, and where it is."""
+    """A server with one gauge, and its address."""
     registry = CollectorRegistry()
     Gauge("vgpu_devices", "Devices.", registry=registry).set(8)
     listening = listen("127.0.0.1", 0)

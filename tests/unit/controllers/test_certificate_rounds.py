@@ -16,7 +16,7 @@ START_S = 1000.0
 
 
 class Keeper:
-    """Records when it is asked; gives the scripted answers, then answers that nothing is due."""
+    """Records its calls; gives the scripted answers, and then answers that nothing is due."""
 
     def __init__(self, *answers: bool | Unreachable) -> None:
         self.asked: list[float] = []

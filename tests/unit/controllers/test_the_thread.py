@@ -1,4 +1,4 @@
-"""The thread of Kopf's own: it begins again after a failure, and ends with the leader."""
+"""Kopf's own thread starts again after a failure, and ends with the leader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Kopf:
 
 
 class IdleKeeper:
-    """Has nothing to do, or fails for a reason that nobody foresaw."""
+    """Has nothing to do, or fails for an unforeseen reason."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

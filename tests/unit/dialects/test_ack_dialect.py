@@ -428,6 +428,6 @@ def test_a_pod_with_memory_of_one_device_has_acks_records() -> None:
 
 
 def test_whole_devices_and_several_devices_have_no_such_records() -> None:
-    """ACK has no form for them."""
+    """ACK has no form for such records."""
     assert records_of(words(count=1), 1) == {}
     assert records_of(words(mem=8), 0, 1) == {}

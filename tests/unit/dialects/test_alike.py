@@ -1,4 +1,4 @@
-"""Pods with equal requests are parsed once; any difference in what is parsed counts."""
+"""Pods with equal requests are parsed once; any difference in the parsed parts counts."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Reading:
 
 
 def ask(alike: Alike, pod: Pod, config: ClusterConfig, reading: Reading) -> None:
-    """As `read` does."""
+    """Return the demand as `read` does."""
     question = question_of(pod)
     if alike.known(question, config) is None:
         alike.remember(question, reading())

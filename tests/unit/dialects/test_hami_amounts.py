@@ -1,4 +1,4 @@
-"""HAMi's resources: what each spelling means, and what is refused instead of overlooked."""
+"""HAMi's resources: the meaning of each spelling, and requests that are refused, not overlooked."""
 
 from __future__ import annotations
 

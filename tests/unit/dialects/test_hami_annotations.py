@@ -162,7 +162,7 @@ def test_a_numa_bind_that_is_off_places_nothing(written: str) -> None:
 
 @pytest.mark.parametrize("written", ["yes", "maybe", "on", "tRUE"])
 def test_a_numa_bind_that_cannot_be_read_is_refused(written: str) -> None:
-    """Read as off, as HAMi does, it would place the pod where its author did not want it."""
+    """HAMi reads it as off, which would place the pod where its author does not want it."""
     with pytest.raises(BadInput, match=r"annotations\[nvidia.com/numa-bind\]: Unsupported value"):
         spec_of({"nvidia.com/numa-bind": written})
 

@@ -1,4 +1,4 @@
-"""One request per pod: containers and phases, opt-out, and what cannot become one claim."""
+"""One request per pod: containers and phases, opt-out, and pods that cannot become one claim."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Refusals of a request name the field, the value and what would have been right.
+"""Refusals of a request name the field, the value and a right value.
 
-And the other side of each limit: the last value that is still taken.
+The tests also show the other side of each limit: the last value that is accepted.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def test_containers_that_cannot_be_requests_are_refused_in_these_words():
     )
 
 
-# The last that is still taken.
+# The last value that is accepted.
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_the_longest_lists_and_names_are_taken():
 
 
 def test_lists_that_would_make_a_large_claim_are_refused_in_these_words():
-    """The lists of a pod stand in each request of its claim."""
+    """The lists of a pod are copied into each request of its claim."""
     gpu = {"limits": {"nvidia.com/gpu": 1}}
     containers = [{"name": name, "resources": gpu} for name in ("a", "b")]
     models = {"nvidia.com/use-gputype": ",".join(["y" * 128] * 32)}

@@ -1,4 +1,4 @@
-"""Every pod of the public guides in `examples/`: what admission makes of it, or its refusal.
+"""Every pod of the public guides in `examples/` gets the expected request or refusal at admission.
 
 The documents are HAMi's guide and configuration reference and Alibaba's guide, section by section,
 with names and images filled in where a section has only a fragment.

@@ -127,7 +127,7 @@ def test_admission_gives_such_a_container_our_scheduler_and_no_slot() -> None:
 
 
 def test_admission_writes_what_a_plugin_expects_beside_the_words() -> None:
-    """Several Iluvatar devices are whole ones, and the container finds its name."""
+    """A request for several Iluvatar devices means whole ones, and the container gets its name."""
     limits = {"iluvatar.ai/BI-V150-vgpu": 2, "iluvatar.ai/BI-V150.vCore": 50}
     pod = a_pod(containers=[a_container(limits=limits)])
     written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, None)}

@@ -1,4 +1,4 @@
-"""Volcano's words mean what HAMi's do."""
+"""Volcano's resource names mean the same as HAMi's."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def said_of(
     unread: Unread = EVERYTHING_READ,
     words: Mapping[str, str] = NO_WORDS,
 ) -> Explanation:
-    """Of a claim that a pod names; the pod has a volume where some part is unread.
+    """Return the answer about a claim that a pod names; the pod has a volume if a part is unread.
 
     The only node has a device, and CPU for eight.
     """
@@ -67,7 +67,10 @@ def said_of(
 
 
 def said_of_claimed(*, cpu: str = "1", config: ClusterConfig = CLAIMS) -> Explanation:
-    """Of a pod that waits for its ResourceClaim; the only node has CPU for eight."""
+    """Return the answer about a pod that waits for its ResourceClaim.
+
+    The only node has CPU for eight.
+    """
     made = Replica(MemoryApi(), config=config)
     made.news.node_changed(a_node("one", allocatable=ROOM))
     made.news.device_changed(a_device(node="one"))

@@ -17,7 +17,7 @@ UNKNOWN = "devices kept for other requests are not known: the claim has no statu
 
 
 def said(kept: Mapping[str, int] | None, message: str = SENTENCE) -> Explanation:
-    """Of a refused claim for which node-0 has room and node-1 has none."""
+    """Return the answer about a refused claim for which node-0 has room and node-1 has none."""
     full = [a_holder("full", uuid="GPU-1-0", node="node-1", memory_mib=16_384)]
     waiter = a_waiter("late", memory="4Gi", message=message)
     devices = (

@@ -1,4 +1,4 @@
-"""In mode Gate a pod that does not exist is answered as the operator reports it once it does."""
+"""In mode Gate, the answer about a new pod is what the operator would report about it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def create(made: Replica, raw: Object) -> Pod:
 
 
 def on(made: Replica, name: str, node: str, raw: Object) -> None:
-    """A pod without a GPU that runs on a node."""
+    """Return a pod without a GPU that runs on a node."""
     raw["metadata"] |= {"uid": f"uid-of-{name}", "resourceVersion": "1"}
     for container in raw["spec"]["containers"]:
         resources = container["resources"]
@@ -222,7 +222,7 @@ def test_where_volumes_refuse_a_pod_no_node_is_looked_at() -> None:
 
 
 def test_each_pod_finds_what_those_before_it_have_taken_and_nothing_of_it_stays() -> None:
-    """CPU, a port, and a claim that serves one pod; devices would do for ten."""
+    """They take CPU, a port, and a claim that serves one pod; there are devices for ten."""
     once = a_volume_claim(volume="v", access="ReadWriteOncePod")
     state = world(once, a_volume("v"), nodes=("one",)).state
     cases = [
@@ -296,7 +296,7 @@ async def test_a_claim_that_has_its_node_serves_a_pod_there_or_not_at_all() -> N
 
 
 def test_a_pod_that_has_its_node_is_not_judged_again() -> None:
-    """The binding was checked before; only devices of its node can be missing."""
+    """The Binding was checked before; only devices of its node can be missing."""
     cluster = LiveCluster(world().state)
     raw = a_raw_pod(container={"limits": {"cpu": "9"}}, nodeName="one", **using("data"))
     question = question_of(raw, cluster, admit=False)

@@ -128,7 +128,7 @@ plain = st.recursive(
 def test_any_document_yields_pods_or_a_refusal_that_names_a_field(
     kind: str, body: dict[str, Any], volcanos: bool
 ) -> None:
-    """Total: never another error, whatever the document holds."""
+    """Total: never another error, whatever the document contains."""
     api = "batch.volcano.sh/v1alpha1" if volcanos else "v1"
     document = {"apiVersion": api, "kind": kind, **body}
     try:

@@ -1,4 +1,4 @@
-"""`explain` names the pods that would make way for a waiting one before any of them is evicted."""
+"""`explain` names the pods that would be evicted for a waiting pod, before any of them is."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Cluster:
 
 
 def with_two(**rules: Any) -> Cluster:
-    """Return a cluster whose device is full of two pods."""
+    """Return a cluster whose device is filled by two pods."""
     cluster = Cluster(**rules)
     cluster.runs("a", 8192, 100)
     cluster.runs("b", 8192, 200)

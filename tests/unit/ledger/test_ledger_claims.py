@@ -1,4 +1,4 @@
-"""The ledger counts observed claims, assumptions, and news that come late."""
+"""The ledger counts observed claims, assumptions, and late news."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_write_that_is_tried_again_after_a_release_is_still_assumed():
     ledger.apply_claim(a_claim(allocation=held()))
     with ledger.without(KEY):
         plan = a_plan(ledger)
-    ledger.assume(KEY, SPEC, plan.allocation())  # by chance what the claim holds already
+    ledger.assume(KEY, SPEC, plan.allocation())  # by chance the same as the claim holds already
     ledger.apply_claim(a_claim(resource_version=2, allocation=held()))
     ledger.apply_claim(a_claim(resource_version=3))
     assert used_mib(ledger) == 1024

@@ -1,4 +1,4 @@
-"""Objects that come late, twice, again, or leave: what of them is remembered, and how long."""
+"""Objects that come late, twice or again, or leave, are remembered for as long as needed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_allocated_device_without_a_uuid_fills_its_node():
 
 
 def test_a_claim_made_anew_counts_though_its_version_is_an_old_one():
-    """This happens after the server's data were restored."""
+    """This happens after the server's data was restored."""
     ledger = a_ledger()
     ledger.apply_claim(a_claim(uid="first", resource_version=9, allocation=held(1024)))
     ledger.remove_claim("first")

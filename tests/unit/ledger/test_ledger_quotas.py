@@ -1,4 +1,4 @@
-"""The ledger counts what quotas leave to a namespace."""
+"""The ledger counts the amounts that quotas leave to a namespace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def a_quota(name: str = "quota", version: int = 1, namespace: str = "default", *
 
 
 def a_requests_quota(name: str = "quota", **hard: str | int):
-    """A quota as Kubernetes itself counts it for pods."""
+    """Return a quota as Kubernetes itself counts it for pods."""
     hard = {f"requests.nvidia.com/{key}": value for key, value in hard.items()}
     metadata = {"name": name, "namespace": "default", "resourceVersion": "1"}
     return ResourceQuota.model_validate({"metadata": metadata, "spec": {"hard": hard}})
@@ -158,7 +158,7 @@ def test_a_quota_that_limits_no_devices_is_no_news_whether_it_comes_changes_or_g
 
 
 def test_a_quota_made_anew_counts_though_its_version_is_an_old_one():
-    """This happens after the server's data were restored."""
+    """This happens after the server's data was restored."""
     ledger = a_ledger(a_quota(version=9, gpumem=9000))
     ledger.remove_quota("default", "quota")
     ledger.apply_quota(a_quota(version=3, gpumem=5000))
@@ -206,7 +206,7 @@ def test_a_request_for_more_devices_than_the_quota_leaves_is_refused(hard, refus
 
 @pytest.mark.parametrize(("hard", "refused"), [(2, True), (3, False)])
 def test_init_containers_count_for_devices_alone_and_app_containers_together(hard, refused):
-    """Kubernetes counts like this: devices of three app containers, or two of an init container."""
+    """Kubernetes counts the same: devices of three app containers, or two of an init container."""
     ledger = a_ledger(a_quota(gpu=hard))
     requests = [
         a_request(name="prepare", phase="Init", memory="1Gi", count=2),

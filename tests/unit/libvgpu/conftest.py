@@ -1,6 +1,7 @@
 """A simulated machine for each test, and a Python of its own on it.
 
-The loader finds the driver, and limits are read once per process: everything runs in subprocesses.
+The loader finds the driver, and limits are read once per process, so everything runs in
+subprocesses.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ class Check:
         return self.module("gpu_case").Deadline(seconds)
 
     def machine(self, *settings: str) -> None:
-        """Write the machine's file again; of two settings of a name the last one acts."""
+        """Write the machine's file again; the last of two settings with the same name counts."""
         self.stage.machine.write_text("\n".join([MACHINE, *settings]) + "\n")
 
     def driver(self, folder: str, **env: str) -> None:

@@ -1,4 +1,4 @@
-"""The table of devices that differ: each row runs its settings with one set of seeds."""
+"""The table of differing devices: each row runs its settings with one set of seeds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Programs that have nothing to do with GPUs run as if the library were not there.
 
-Each runs twice in the same root, with the library in `/etc/ld.so.preload` and without, prints what
-a library could have changed (signals, umask, descriptors, environment, limits), and ends with a
-status of its own. Both runs must be equal, on standard error too.
+Each program runs twice in the same root, with the library in `/etc/ld.so.preload` and without,
+prints the state that a library could have changed (signals, umask, descriptors, environment,
+limits), and ends with a status of its own. Both runs must be equal, including standard error.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def root(native: Path, tmp_path: Path) -> PreloadedRoot:
 
 
 def both(root: PreloadedRoot, command: Sequence[str], *, text: str = "") -> Outcome:
-    """Run it without the library and with it; what it left, which must be the same."""
+    """Run it without the library and with it; return the outcome, which must be the same."""
     without = root.run(command, preloaded=False, text=text)
     preloaded = root.run(command, preloaded=True, text=text)
     assert preloaded == without

@@ -1,6 +1,6 @@
-"""The check for real drivers as a whole, on the simulated one and where there is none.
+"""The check for real drivers as a whole, on the simulated driver and without any.
 
-Needs root, as CI has: a container's place and PID namespaces are made for it.
+It needs root, which CI has, for the place of a container and PID namespaces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_time
 
 TOOL = Path(__file__).resolve().parents[3] / "libvgpu" / "tools" / "gpu_check.py"
 CONTEXT = 300 << 20
-# Stands for vgpu-probe on a device that holds what is allocated and a context for each process.
+# Stands for vgpu-probe on a device that holds the allocations and a context for each process.
 BLIND = """
 import json, os, sys, time
 from pathlib import Path

@@ -20,7 +20,7 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture(autouse=True)
 def fewer(check: Check) -> None:
-    """Leave of each kind of case what a test needs."""
+    """Keep as many of each kind of case as a test needs."""
     compute = check.module("gpu_compute")
     check.monkeypatch.setattr(compute, "ALONE", ((500, (25, 75)), (50_000, (25,))))
     check.monkeypatch.setattr(compute, "GRAPH_SHARES", (75,))
@@ -31,13 +31,13 @@ def fewer(check: Check) -> None:
 
 
 def leave(check: Check, *kinds: str) -> None:
-    """Leave of the kinds that have lists only these."""
+    """Keep only these of the kinds that have lists."""
     for name in {"ALONE", "GRAPH_SHARES", "COMPANY"}.difference(kinds):
         check.monkeypatch.setattr(check.module("gpu_compute"), name, ())
 
 
 def rows(check: Check, *, seconds: float = 200, **replaced: Any) -> dict[str, dict[str, Any]]:
-    """Measure every case; the rows by name."""
+    """Measure every case; return the rows by name."""
     shares = check.module("gpu_compute").Shares(check.tools(**replaced))
     deadline = check.deadline(seconds)
     return {row["case"]: row for row in shares.rows(deadline, may_unshare=ROOT)}
@@ -85,7 +85,7 @@ def test_a_share_that_does_not_hold_fails_and_says_by_how_much(
 
 
 def test_a_lone_tenant_that_is_limited_all_the_same_fails(check: Check) -> None:
-    """A share that is in force always stands for NVML's PIDs that nobody knows."""
+    """A permanent share stands for NVML's PIDs that nobody knows."""
     leave(check)
     compute = check.module("gpu_compute")
     force = compute.share

@@ -61,7 +61,7 @@ def test_a_device_clock_beyond_the_allowed_drift_fails(check: Check, fault: str)
 
 
 def test_a_drift_that_the_check_allows_for_makes_no_mark_late(check: Check) -> None:
-    """Without a term for it, a drift of 50 ppm makes most looks late."""
+    """Without a term for drift, 50 ppm would make most looks late."""
     series = check.module("gpu_series")
     host = [500.0] * 6000
     late = series.lateness_us(host, [us * (1 + 50e-6) for us in host], drift=1e-4)
@@ -100,7 +100,7 @@ def test_a_context_that_costs_nothing_fails(check: Check) -> None:
 
 
 def test_an_nvml_that_takes_milliseconds_fails(check: Check) -> None:
-    """It is asked in launches and allocations, which are promised to cost next to nothing."""
+    """It is called in launches and allocations, which should cost next to nothing."""
     check.stage.control("slow", "0", "3")
     row = facts(check, "calls with 1 context")["cost of NVML's calls with 1 context"]
     assert row["outcome"] == "failed"

@@ -40,7 +40,7 @@ def check(stage: Stage, native: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
             monkeypatch.setenv("PYTHONPATH", str(HERE / "stand_in_torch"))
             monkeypatch.setenv("STAND_IN_TORCH", mode)
         if mode == "escapes" or used is not None:
-            monkeypatch.setattr(torch, "SHARES", ())  # they are not what is tested
+            monkeypatch.setattr(torch, "SHARES", ())  # they are not tested here
         if mode == "hangs":
             monkeypatch.setattr(torch, "IMPORT_S", 1)
         probe = memory.Memory(tools.Tools(library=library))

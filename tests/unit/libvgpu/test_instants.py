@@ -1,4 +1,4 @@
-"""Points in time and durations of libvgpu cannot stand for each other: the compiler refuses it."""
+"""Points in time and durations of libvgpu cannot replace each other: the compiler refuses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/limits-evidence.md names what shows each promise: all of that exists."""
+"""docs/limits-evidence.md names evidence for each promise, and all of the evidence exists."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_the_limit_of_a_mig_instance_holds_to_the_byte(stage: Stage) -> None:
     stage.machine.write_text(MIG_MACHINE)
     stage.grant({INSTANCES[1]: 700 * MIB})
     assert results(stage, INSTANCES[1], "alloc 700M; alloc 1") == [0, 2]
-    # What was not granted is denied, though it is an instance of the same device.
+    # An instance that was not granted is denied, although it is on the same device.
     assert results(stage, INSTANCES[0], "alloc 1") == [2]
 
 

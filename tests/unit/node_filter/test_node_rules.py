@@ -115,7 +115,7 @@ def test_a_node_that_wears_acks_label_takes_only_pods_of_its_kind(label, kinds, 
         (a_term(("zone", "In", ["b", "a"])), True),
         (a_term(("zone", "In", ["b"])), False),
         (a_term(("zone", "NotIn", ["b"])), True),
-        (a_term(("rack", "NotIn", ["b"])), True),  # one without the label passes
+        (a_term(("rack", "NotIn", ["b"])), True),  # a node without the label passes
         (a_term(("zone", "NotIn", ["a"])), False),
         (a_term(("zone", "Exists", [])), True),
         (a_term(("rack", "Exists", [])), False),
@@ -145,7 +145,7 @@ def test_one_term_of_an_affinity_is_enough_and_no_term_takes_no_node():
 
 
 def test_of_an_affinity_with_very_many_requirements_nothing_is_read():
-    """Each may cost a scan of every node; kube-scheduler evaluates them."""
+    """Each requirement may cost a scan of every node; kube-scheduler evaluates them."""
     wide = an_affinity(a_term(*[("zone", "Gt", ["1"])] * node_rules.REQUIREMENTS_READ))
     assert NodeRules.of(a_pod(affinity=wide)).terms is not None
     wider = an_affinity(*[a_term(("zone", "Gt", ["1"]))] * (node_rules.REQUIREMENTS_READ + 1))
@@ -191,7 +191,7 @@ def test_an_affinity_that_kubernetes_refuses_is_refused_by_name(term, field, det
     assert refused.value.detail.startswith(detail)
 
 
-# Against looking at every node each time.
+# Compare with looking at every node each time.
 
 texts = st.sampled_from(("a", "b", "7", "12", ""))
 keys = st.sampled_from(("zone", "memory", ACK_NODE_SCHEDULE))
@@ -206,7 +206,7 @@ taints = st.lists(
     ),
     max_size=2,
 )
-# The API server asks for Exists where a toleration names no key, and for no value with Exists.
+# The API server requires Exists for a toleration without a key, and no value with Exists.
 effects_tolerated = st.sampled_from(("", "NoSchedule", "NoExecute"))
 tolerations = st.lists(
     st.one_of(
@@ -320,7 +320,7 @@ def bears(toleration: Toleration, taint: Taint) -> bool:
 
 
 class NodesThatChange(RuleBasedStateMachine):
-    """Nodes come, change and go; every answer is as if each node were checked."""
+    """Nodes come, change and go; every answer is the same as if each node were checked."""
 
     def __init__(self) -> None:
         super().__init__()

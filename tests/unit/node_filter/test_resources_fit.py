@@ -1,4 +1,4 @@
-"""Room besides devices: kube-scheduler's own sums, by the node."""
+"""Room besides devices: kube-scheduler's own sums for each node."""
 
 from __future__ import annotations
 

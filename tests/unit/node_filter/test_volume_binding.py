@@ -64,7 +64,7 @@ def pod(name: str = "pod-1", *claims: str) -> Pod:
 
 
 def nodes(made: Volumes, *claims: str, without: str = "") -> list[str]:
-    """Return the nodes where a pod with these claims may go, limits apart."""
+    """Return the nodes where a pod with these claims may go, without regard to limits."""
     bits = made.of(volume_claims_of(pod("pod-1", *claims)), without=without).reached
     return [name for number, name in enumerate(ZONES) if bits >> number & 1]
 
@@ -125,7 +125,7 @@ def test_labels_of_zones_on_a_volume_count_as_its_affinity(
 
 
 def test_a_node_without_any_zone_is_in_the_zone_of_every_volume() -> None:
-    """Such clusters have one zone."""
+    """Such clusters have only one zone."""
     labels = {"n0": {ZONE: "a"}, "n1": {"topology.kubernetes.io/region": "r"}, "n2": {}}
     made = volumes(a_volume_claim(volume="v"), a_volume("v", labels={ZONE: "b"}), labels=labels)
     assert nodes(made, "data") == ["n2"]
@@ -165,7 +165,7 @@ def test_a_volume_that_is_being_made_for_a_node_is_waited_for_there() -> None:
     claim = a_volume_claim(
         metadata={"annotations": {"volume.kubernetes.io/selected-node": "n1"}}, bound=False
     )
-    free = a_volume("free", nodes=["n2"])  # it has been decided: no other volume is taken
+    free = a_volume("free", nodes=["n2"])  # it has been decided, so no other volume is taken
     assert nodes(volumes(claim, free), "data") == ["n1"]
 
 
@@ -346,7 +346,7 @@ def test_a_claim_for_one_pod_at_a_time_waits_until_the_other_has_gone() -> None:
 
 
 def test_a_shared_claim_is_bound_for_one_pod_before_the_next_is_decided() -> None:
-    """Its volume is created where the first pod goes, and the next must be able to follow."""
+    """Its volume is created where the first pod goes, and the next pod must be able to follow."""
     made = volumes(a_volume_claim(access="ReadWriteMany"))
     made.put(pod("first", "data"), "n2")
     assert refusal(made, "data") == (IN_USE, "PersistentVolumeClaim data is being bound for"

@@ -1,4 +1,4 @@
-"""Paper nodes and devices are read by the operator as those of real ones are."""
+"""The operator reads simulated nodes and devices like real ones."""
 
 from __future__ import annotations
 

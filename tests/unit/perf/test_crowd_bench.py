@@ -1,4 +1,4 @@
-"""The bench of what others cost a Filter runs, and compares its scenes with a baseline."""
+"""The bench of a Filter among other work runs, and compares its scenes with a baseline."""
 
 from __future__ import annotations
 

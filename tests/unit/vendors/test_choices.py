@@ -55,7 +55,8 @@ def test_without_groups_preference_alone_counts() -> None:
 @pytest.mark.parametrize(
     ("fitting", "count", "taken"),
     [
-        ([3, 6, 0], 1, (6,)),  # parts of devices come from the end that runs begin far from
+        # parts of devices come from the end that is far from the start of runs
+        ([3, 6, 0], 1, (6,)),
         ([7, 6, 5, 4, 3, 2, 1, 0], 4, (0, 1, 2, 3)),
         ([7, 6, 5, 4, 3, 2, 1], 4, (4, 5, 6, 7)),
         ([7, 6, 5, 3, 2, 1, 0], 2, ()),

@@ -1,4 +1,4 @@
-"""Beside which pods a device may serve another, by classes and policies."""
+"""The pods beside which a device may serve another one, by classes and policies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_device_that_serves_none_takes_any(its: int) -> None:
         (PLAIN, FIXED, Reason.CARD_QOS_POLICY_MISMATCH),
         (PLAIN, ONLINE, Reason.CARD_APP_CLASS_MISMATCH),
         (PLAIN, OFFLINE, Reason.CARD_APP_CLASS_MISMATCH),
-        (PLAIN, WHOLE, None),  # its compute is what keeps it away
+        (PLAIN, WHOLE, None),  # its compute keeps the pod away
         (ONLINE, PLAIN, Reason.CARD_APP_CLASS_MISMATCH),
         (ONLINE, ONLINE, None),
         (ONLINE, OFFLINE, Reason.CARD_APP_CLASS_MISMATCH),

@@ -12,7 +12,7 @@ from vgpu_operator.vendors.node_ranking import fewest_online, links_kept
 
 
 def a_node(groups: str) -> Columns:
-    """Return a device for each letter; those with the same one are linked."""
+    """Return a device for each letter; devices with the same letter are linked."""
     devices = [
         device_facts(
             f"GPU-{at}",
@@ -36,7 +36,7 @@ def given(columns: Columns, *devices: int, cores: int = 100) -> list[Grant]:
 @pytest.mark.parametrize(
     ("devices", "score"),
     [
-        ((0, 1), 100 - 40),  # one link is given, four of six are cut
+        ((0, 1), 100 - 40),  # one link remains, four of six are cut
         ((0, 1, 2, 3), 600),
         ((4, 5), 100),
         ((6,), 0),

@@ -1,4 +1,4 @@
-"""Parts that a node registers: what their names mean, and which one serves."""
+"""Parts that a node registers: the meaning of their names, and the part that serves a request."""
 
 from __future__ import annotations
 

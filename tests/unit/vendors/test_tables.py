@@ -1,4 +1,4 @@
-"""Vendors' tables: what is shipped can be read, and what is wrong in one is named."""
+"""Vendors' tables: the shipped ones can be read, and each mistake in one is named."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ async def make_plugin() -> AsyncIterator[Callable[..., Plugin]]:
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    """A stand-in API server of the test's own."""
+    """A stand-in API server for one test."""
     with ApiServer() as server:
         yield server
 

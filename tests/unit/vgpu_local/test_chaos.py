@@ -1,4 +1,4 @@
-"""The campaign's parts that decide what a run is worth."""
+"""The parts of a campaign that decide if a run proves anything."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_process_that_dies_by_itself_is_found(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_ends_because_its_lease_is_lost_is_found(tmp_path: Path) -> None:
-    """It should have followed."""
+    """It should have followed instead."""
     assert "LeaseLost" in died(tmp_path, "LeaseLost: not renewed in time").findings[0]
 
 
@@ -191,7 +191,7 @@ def test_a_process_that_was_asked_to_end_must_end_in_order(
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Look until it holds; the test's own time limit ends what never does."""
+    """Look until the condition holds; the test's own time limit ends an endless wait."""
     while not holds():
         time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""The campaign's rules about priorities and groups, by histories made by hand."""
+"""The campaign's rules about priorities and groups, on hand-made histories."""
 
 from __future__ import annotations
 

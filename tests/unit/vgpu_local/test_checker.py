@@ -1,4 +1,4 @@
-"""The checker finds what it is for, or its silence means nothing."""
+"""The checker finds each kind of violation; otherwise its silence would mean nothing."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_a_part_of_a_claim_that_is_taken_from_its_pod_is_found(history: list[Wri
 
 
 def resized(mib: int, *, edits: int = 1, settled: bool = False) -> VGPUClaim:
-    """Return the claim of `granted` with another amount, its spec written again so many times."""
+    """Return the claim of `granted` with another amount, after so many more writes of its spec."""
     claim = granted()
     allocation = an_allocation(an_allocated_device(request="main", memory_mib=mib))
     done = Condition(type="Resized", status="True", observed_generation=1 + edits)

@@ -1,4 +1,4 @@
-"""The proxy makes the chosen requests fail, and hands everything else on as it is."""
+"""The proxy makes the chosen requests fail, and forwards everything else unchanged."""
 
 from __future__ import annotations
 
@@ -243,7 +243,10 @@ async def test_an_upstream_that_is_away_looks_like_a_server_that_is_away() -> No
 
 
 async def test_a_reflector_sees_the_truth_however_its_requests_fare(proxied: Proxied) -> None:
-    """A share of all requests fails while objects come and go; then the view equals the truth."""
+    """A share of all requests fails while objects come and go.
+
+    In the end the view equals the truth.
+    """
     view = View()
     reflector = Reflector(proxied.through, CONFIG_MAPS, view, decode=lambda raw: raw)
     for action in ("status", "lost", "refuse", "drop", "gone"):

@@ -71,7 +71,7 @@ async def until(api: Api, resource: Any, name: str, holds: Callable[[Json], bool
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait for something that has no event."""
+    """Wait for a condition that no event shows."""
     for _ in range(500):
         if holds():
             return
@@ -427,7 +427,7 @@ async def test_a_kubelet_restart_while_a_prestart_hangs_does_not_lose_the_pod(
     await eventually(lambda: len(plugin.started) == 1)
     plugin.write_specs(plugin.allocated[0])
     await kubelet.restart()
-    await pod_is(api, "p", "Running")  # unasked, like every start before the plugin is back
+    await pod_is(api, "p", "Running")  # not asked for, like every start before the plugin is back
 
 
 async def test_while_the_runtime_is_away_starts_fail_after_prestart_and_containers_run_on(

@@ -1,4 +1,4 @@
-"""The page over HTTP: who is answered, with what headers, and for how long."""
+"""The page over HTTP: the visitors that it answers, its headers, and the lives of its streams."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ async def test_a_connection_that_asks_nothing_is_closed(
     try:
         assert await reader.read() == b""
     except ConnectionResetError:
-        pass  # aborted, which is an end as well
+        pass  # an abort is an end as well
     finally:
         writer.close()
 

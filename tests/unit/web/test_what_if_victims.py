@@ -37,7 +37,7 @@ SERVING = PriorityClass.model_validate({"metadata": {"name": "serving"}, "value"
 
 
 def a_full_mirror(*, enabled: bool = True) -> Mirror:
-    """Return a device of 16 GiB that is full of two pods, one of another namespace."""
+    """Return a device of 16 GiB that is filled by two pods, one of another namespace."""
     config = ClusterConfig.model_validate({"scheduling": {"preemption": {"enabled": enabled}}})
     mirror = a_mirror(nodes=1, devices=1, config=config)
     mirror.observe(events.BudgetsListed())

@@ -1,9 +1,10 @@
-"""Stands in for PyTorch where there is none: as much of it as the check for real GPUs calls.
+"""Stands in for PyTorch with only the parts that the check for real GPUs calls.
 
-Memory, streams, events and graphs are the driver's, which in the tests is the simulated one; so
-limits are really met. It computes nothing: matrices hold one value, which is all that is asked for.
-`STAND_IN_TORCH` makes it go wrong: `no-device`, `hangs`, `dies`, `escapes` (more is had than may
-be).
+Memory, streams, events and graphs are the driver's, which in the tests is the simulated one, so
+limits really apply. It computes nothing: matrices hold one value, because nobody asks for more.
+
+`STAND_IN_TORCH` makes it go wrong: `no-device`, `hangs`, `dies`, `escapes` (it gets more than it
+may).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _escaped: list[int] = []
 
 
 class OutOfMemoryError(RuntimeError):
-    """As PyTorch's."""
+    """Like PyTorch's error."""
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -57,7 +58,7 @@ _stream = ctypes.c_void_p()
 
 
 class Block:
-    """A tensor, all of one value."""
+    """A tensor whose elements all have one value."""
 
     def __init__(self, count: int, side: int = 0, value: float = 1.0) -> None:
         self._address = ctypes.c_uint64()
@@ -79,7 +80,7 @@ class Block:
         return product
 
     def fill_(self, value: float) -> None:
-        """Make it all `value`."""
+        """Set all elements to `value`."""
         self._value = value
 
     def mul_(self, _: float) -> None:
@@ -88,11 +89,11 @@ class Block:
         _call("cuLaunchKernel", _state["kernel"], *shape, _stream, None, None)
 
     def sum(self) -> float:
-        """Of a square."""
+        """Return the sum of a square matrix."""
         return self._value * self._side**2
 
     def numel(self) -> int:
-        """Elements."""
+        """Return the number of elements."""
         return self._count
 
 
@@ -101,7 +102,7 @@ _capturing: list[Any] = []
 
 
 def empty(count: int, *, dtype: str, device: str) -> Block:
-    """Device memory."""
+    """Allocate device memory."""
     del dtype, device
     return Block(count)
 

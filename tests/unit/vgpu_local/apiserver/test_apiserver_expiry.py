@@ -1,4 +1,4 @@
-"""Events go some time after they were last written; nothing else does."""
+"""Events vanish some time after they were last written; nothing else does."""
 
 from __future__ import annotations
 
