@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
@@ -94,28 +95,49 @@ def show(said: Explanation, printer: Printer, output: str) -> None:
     ]
     for label, text in facts:
         if text:
-            printer.line(f"{label}: {text}")
-    preemption = "" if said.preemption is None else said.preemption.message
-    group = "" if said.group is None else said.group.message
-    for text in filter(None, (group, preemption, said.not_shown, said.not_judged)):
-        printer.line(text)
-    if not said.nodes:
-        return
+            printer.paragraph(f"{label}: {text}")
+    for text in _sentences(said):
+        printer.paragraph(text)
+    if said.nodes:
+        _show_nodes(said, printer, is_whole=output == "wide")
+
+
+def _sentences(said: Explanation) -> Iterator[str]:
+    """Yield the sentences about the whole: the way out first, and then what was not looked at."""
+    if said.way_out:
+        yield said.way_out[0].upper() + said.way_out[1:]
+    if said.group is not None:
+        yield said.group.message
+    if said.preemption is not None:
+        yield said.preemption.message
+    yield from filter(None, (said.not_shown, said.not_judged))
+
+
+def _show_nodes(said: Explanation, printer: Printer, *, is_whole: bool) -> None:
+    """Print a line for each node that matters, a line for each sort of the others, and devices."""
     printer.line()
-    nodes, devices = Table(["NODE", "SCORE", "VERDICT", "MUST END FIRST"]), _devices()
+    devices = _devices()
     for node in said.nodes:
-        ends = "" if node.serves else words(node.end_first or ())
-        nodes.rows.append([node.name, f"{node.score:.2f}", node.verdict, ends])
+        ends = "" if node.serves or not node.end_first else _after(node.end_first)
+        printer.paragraph(f"{node.name}: {node.verdict}{ends}")
         devices.rows += [_row(node, device) for device in node.devices]
-    printer.table(nodes)
+    for each in said.alike:
+        more = ", …" if each.count > len(each.first) else ""
+        nodes = f"{each.count:,} more node{'s' if each.count > 1 else ''}"
+        printer.paragraph(f"{nodes}: {each.verdict} ({', '.join(each.first)}{more})")
     printer.line()
-    printer.table(devices)
-    if said.nodes_hidden:
-        printer.line(f"and {said.nodes_hidden} more nodes")
+    printer.table(devices, is_whole=is_whole)
+
+
+def _after(ends: Sequence[str]) -> str:
+    return f"; would serve after the end of {', '.join(ends)}"
 
 
 def _devices() -> Table:
-    return Table(["DEVICE", "NODE", "SCORE", "FREE MEMORY", "FREE CORES", "FREE SLOTS", "HELD BY"])
+    return Table(
+        ["DEVICE", "NODE", "SCORE", "FREE MEMORY", "FREE CORES", "FREE SLOTS", "HELD BY"],
+        dispensable=("SCORE", "FREE SLOTS", "HELD BY", "FREE CORES", "NODE"),
+    )
 
 
 def _row(node: NodeVerdict, device: DeviceVerdict) -> list[Cell]:

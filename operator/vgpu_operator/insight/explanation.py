@@ -33,7 +33,13 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.insight.ages import lasting
 from vgpu_operator.insight.groups import GroupPlaces, places_of_group
 from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread, known_part, not_judged
-from vgpu_operator.insight.node_verdicts import NodeVerdict, Reads, every_namespace, verdicts
+from vgpu_operator.insight.node_verdicts import (
+    EqualVerdicts,
+    NodeVerdict,
+    Reads,
+    every_namespace,
+    verdicts,
+)
 from vgpu_operator.insight.preemption import (
     MakesWay,
     WouldPreempt,
@@ -63,8 +69,10 @@ class Explanation:
         now: Why no node can serve the claim now; empty if one can.
         node: The node of the allocation; empty: none.
         devices: The allocated devices.
-        nodes: The verdicts on nodes.
+        nodes: The verdicts on the most helpful nodes.
         nodes_hidden: The number of nodes that are not shown.
+        alike: The nodes that are not shown, by verdict.
+        way_out: How it would fit; empty if it does, or if nothing is known that would help.
         not_shown: Why no nodes are shown; empty if some are.
         not_judged: The checks that were skipped, with the reason.
         preemption: The pods to evict for it, or why none; None: it does not wait for room.
@@ -83,6 +91,8 @@ class Explanation:
     devices: list[str] = field(default_factory=list)
     nodes: list[NodeVerdict] = field(default_factory=list)
     nodes_hidden: int = 0
+    alike: list[EqualVerdicts] = field(default_factory=list)
+    way_out: str = ""
     not_shown: str = ""
     not_judged: str = ""
     preemption: WouldPreempt | None = None
@@ -196,12 +206,13 @@ def ask_nodes(
         said.refuse(refusal)
         waiting = _preemptor(state, pod, claim)
         said.group = _group_of(state, waiting, unread)
-        found = _who_makes_way(state, waiting, refusal)
-        if found is not None:
-            readable = frozenset(filter(reads, found.namespaces))
-            said.preemption = would_preempt(state, found, readable)
-    said.nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
-    said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
+        victims = _who_makes_way(state, waiting, refusal)
+        if victims is not None:
+            readable = frozenset(filter(reads, victims.namespaces))
+            said.preemption = would_preempt(state, victims, readable)
+    found = verdicts(state, key, kind, chosen=said.node, reads=reads)
+    said.nodes, said.alike, said.nodes_hidden = found.nodes, found.alike, found.hidden
+    said.way_out = "" if said.node else found.way_out
     if claim is not None and not said.node:
         _leave_out_kept(claim, said)
 

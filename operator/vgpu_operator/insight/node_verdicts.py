@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from vgpu_api.effective import Use
@@ -17,6 +18,15 @@ from vgpu_operator.placement.usage_scores import device_score, node_score
 
 MOST_NODES = 20
 """The largest number of nodes that are shown, best first."""
+MOST_ALIKE = 3
+"""The largest number of nodes shown of one verdict, where the end of claims would not help."""
+_NAMED = 3
+"""The number of names given of nodes that are only counted."""
+_EXAMINED = 32
+"""The number of nodes for which the claims are sought that would have to end."""
+_TRIED = 4
+"""The number of smaller amounts of memory that are tried."""
+_SERVES = "would serve"
 
 Reads: TypeAlias = Callable[[str], bool]
 """Returns True if claims of a namespace may be named; other claims are only counted."""
@@ -55,8 +65,8 @@ class NodeVerdict:
 
     Attributes:
         score: The score that the node policy compares: 0 (empty) to 30 (full), without the claim.
-        verdict: `holds it`, `would serve`, the number of devices that earmarks keep, or the reasons
-            of the refusal.
+        verdict: `holds it`, `would be chosen`, `would serve`, the number of devices that earmarks
+            keep, or the reasons of the refusal.
         serves: True if the claim is on the node or could be placed there.
         end_first: The claims that would have to end to make room; None if that would not help or is
             not necessary.
@@ -70,29 +80,175 @@ class NodeVerdict:
     devices: list[DeviceVerdict]
 
 
+@dataclass(frozen=True, slots=True)
+class EqualVerdicts:
+    """Nodes with the same verdict, on which the end of claims would not help.
+
+    Attributes:
+        first: The names of the first of them.
+    """
+
+    verdict: str
+    count: int
+    first: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The verdicts on all nodes.
+
+    Attributes:
+        nodes: The most helpful nodes: the chosen one, those that serve, those that would serve
+            after the fewest claims end, and a few of each other verdict.
+        alike: The other nodes, by verdict, the most frequent first.
+        way_out: How a request that no node serves would be served; empty if it is served, or if
+            nothing is known that would help.
+    """
+
+    nodes: list[NodeVerdict]
+    alike: list[EqualVerdicts]
+    way_out: str
+
+    @property
+    def hidden(self) -> int:
+        """Return the number of nodes that are not listed by themselves."""
+        return sum(each.count for each in self.alike)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which claim is asked about, in which state, and whose claims may be named."""
+
+    state: State
+    key: ClaimKey
+    kind: EquivalenceClass
+    reads: Reads
+
+
 def verdicts(
-    state: State, key: ClaimKey, kind: EquivalenceClass, *, chosen: str = "", reads: Reads
-) -> list[NodeVerdict]:
-    """Return verdicts on the best `MOST_NODES` nodes, as if the claim had no devices.
+    state: State,
+    key: ClaimKey,
+    kind: EquivalenceClass,
+    *,
+    chosen: str = "",
+    planned: str = "",
+    reads: Reads,
+) -> Verdicts:
+    """Return the verdicts on nodes, the most helpful first, as if the claim had no devices.
 
     Args:
         state: The engine's state; it is not modified.
         key: The key of the claim, which may not exist.
         kind: The class of requests that the claim belongs to.
         chosen: The claim's node, which is listed first; empty: none.
+        planned: The node that the claim would get; empty: none, or unknown.
         reads: Returns True if a namespace's claims may be named.
     """
-    names = state.ledger.nodes()
+    names, asked = state.ledger.nodes(), _Asked(state, key, kind, reads)
     with state.ledger.without(key):
         refused = _refusals(state, names, kind)
-        # The claim's own node comes first, then nodes that could serve, then those that refuse.
-        best = sorted(names, key=lambda name: (name != chosen, name in refused, name))
-        views = [
-            _view(state, name, kind, refused.get(name), chosen, reads) for name in best[:MOST_NODES]
-        ]
-        return [
-            view if view.serves else _with_ends(state, view, key, kind, reads) for view in views
-        ]
+        first = [name for name in (chosen or planned,) if name in names]
+        serving = sorted(set(names) - refused.keys() - set(first))
+        others = [name for name in names if name in refused and name not in first]
+        serving = [*first, *serving]
+        helped, rest = _by_ends(asked, others, refused)
+        verdict_of = {name: str(refused[name]) for name in rest}
+        room = MOST_NODES - len(serving) - len(helped)
+        few, alike = _grouped(verdict_of, serving[MOST_NODES:], room)
+        best, worst = (
+            [_view(asked, name, refused.get(name), chosen, planned) for name in some]
+            for some in (serving[:MOST_NODES], few)
+        )
+        way_out = "" if serving else _way_out(state, kind, names, helped)
+    return Verdicts([*best, *helped, *worst], alike, way_out)
+
+
+def _grouped(
+    verdict_of: Mapping[str, str], serving: Sequence[str], room: int
+) -> tuple[list[str], list[EqualVerdicts]]:
+    """Return a few names of each verdict to list by themselves, and the groups of all others.
+
+    Args:
+        verdict_of: The verdicts on the nodes that nothing helps, by name.
+        serving: Further nodes that serve, which are not listed by themselves.
+        room: How many may be listed by themselves.
+    """
+    few: list[str] = []
+    listed: Counter[str] = Counter()
+    groups: dict[str, list[str]] = {_SERVES: list(serving)} if serving else {}
+    for name, verdict in verdict_of.items():
+        if listed[verdict] < MOST_ALIKE and len(few) < room:
+            listed[verdict] += 1
+            few.append(name)
+        else:
+            groups.setdefault(verdict, []).append(name)
+    return few, [
+        EqualVerdicts(verdict, len(names), names[:_NAMED])
+        for verdict, names in sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    ]
+
+
+def _by_ends(
+    asked: _Asked, names: Sequence[str], refused: Mapping[str, Tally]
+) -> tuple[list[NodeVerdict], list[str]]:
+    """Return the nodes that would serve once claims end, the cheapest first, and all others.
+
+    Only the nodes with the fewest claims are examined, since each takes a decision per claim.
+    """
+    columns = asked.state.ledger.columns
+
+    def claims_on(name: str) -> tuple[int, str]:
+        node = columns.node_id(name)
+        assert node is not None
+        return columns.node_slots_used[node], name
+
+    ordered = sorted(names, key=claims_on)
+    held = [name for name in ordered if claims_on(name)[0]][:_EXAMINED]
+    views = [_with_ends(asked, _view(asked, name, refused[name], "", "")) for name in held]
+    helped = [view for view in views if view.end_first is not None]
+    helped.sort(key=lambda view: (len(view.end_first or ()), claims_on(view.name)))
+    shown = {view.name for view in helped[:MOST_NODES]}
+    return helped[:MOST_NODES], sorted(name for name in names if name not in shown)
+
+
+def _way_out(
+    state: State, kind: EquivalenceClass, names: Sequence[str], helped: Sequence[NodeVerdict]
+) -> str:
+    """Return how the request would be served, in one sentence; empty if nothing is known."""
+    ways = []
+    most = _most_memory(state, kind, names)
+    if most:
+        ways.append(f"if you ask for at most {most:,} MiB per GPU")
+    ends = next((view.end_first for view in helped if view.end_first), None)
+    if ends:
+        are_many = len(ends) > 1 or " " in ends[0]
+        ways.append(f"when {' and '.join(ends)} {'end' if are_many else 'ends'}")
+    return f"fits {', or '.join(ways)}" if ways else ""
+
+
+def _most_memory(state: State, kind: EquivalenceClass, names: Sequence[str]) -> int:
+    """Return the most memory with which the request, unchanged otherwise, is served now; or 0.
+
+    Tried are the largest amounts that devices have free, less than what is asked.
+    """
+    if len(kind.request.requests) != 1 or kind.request.requests[0].mode == "MIG":
+        return 0
+    columns, request = state.ledger.columns, kind.request.requests[0]
+    free: set[int] = set()
+    for name in names:
+        node = columns.node_id(name)
+        assert node is not None
+        for device in columns.node_devices[node]:
+            _, _, memory, _ = columns.in_use(device)
+            free.add(columns.memory[device] - memory)
+    asked = request.memory_mib
+    amounts = sorted(each for each in free if each > 0 and (asked is None or each < asked))
+    for memory_mib in reversed(amounts[-_TRIED:]):
+        smaller = replace(request, memory_mib=memory_mib, memory_percent=None)
+        demand = replace(kind.request, requests=(smaller,))
+        if len(_refusals(state, names, kind._replace(request=demand))) < len(names):
+            return memory_mib
+    return 0
 
 
 def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dict[str, Tally]:
@@ -106,13 +262,9 @@ def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dic
 
 
 def _view(
-    state: State,
-    name: str,
-    kind: EquivalenceClass,
-    refused: Tally | None,
-    chosen: str,
-    reads: Reads,
+    asked: _Asked, name: str, refused: Tally | None, chosen: str, planned: str
 ) -> NodeVerdict:
+    state, kind = asked.state, asked.kind
     columns = state.ledger.columns
     node = columns.node_id(name)
     assert node is not None
@@ -131,11 +283,15 @@ def _view(
                 cores=columns.cores[device],
                 free_slots=columns.slots[device] - slots,
                 slots=columns.slots[device],
-                held_by=list(_holders(state, columns.uuid[device], reads)),
+                held_by=list(_holders(state, columns.uuid[device], asked.reads)),
             )
         )
     serves = refused is None
-    verdict = "holds it" if name == chosen else "would serve" if serves else str(refused)
+    verdict = _SERVES if serves else str(refused)
+    if name == chosen:
+        verdict = "holds it"
+    elif serves and name == planned:
+        verdict = "would be chosen"
     return NodeVerdict(
         name, round(node_score(columns, node), 2), verdict, serves or name == chosen, None, devices
     )
@@ -160,14 +316,13 @@ def _of_others(count: int) -> str:
     return f"{count} claim{'s' if count > 1 else ''} of other namespaces"
 
 
-def _with_ends(
-    state: State, view: NodeVerdict, key: ClaimKey, kind: EquivalenceClass, reads: Reads
-) -> NodeVerdict:
+def _with_ends(asked: _Asked, view: NodeVerdict) -> NodeVerdict:
     """Add the smallest set of claims that would have to end before the node could serve.
 
     kube-scheduler finds preemption victims the same way: it removes all of them, then puts each
     back if it still fits, the most important and oldest first.
     """
+    state, key, kind, reads = asked.state, asked.key, asked.kind, asked.reads
     held = {holder.key for d in view.devices for holder in state.ledger.holders(d.uuid)} - {key}
     if not held or not _serves_without(state, view.name, kind, held):
         return view

@@ -356,7 +356,7 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
     why = asdict(said)
     del why["since"]  # the browser computes the duration itself
     if not sight.devices:
-        why["nodes"], why["nodes_hidden"] = [], 0
+        why["nodes"], why["nodes_hidden"], why["alike"], why["way_out"] = [], 0, [], ""
         why["preemption"] = why["group"] = None
         why["not_shown"] = f'nodes: user "{sight.user}" cannot list gpudevices.vgpu.dev'
     return {

@@ -16,7 +16,7 @@ from vgpu_operator.engine.claims.status import summary
 from vgpu_operator.insight.documents import manifests_in
 from vgpu_operator.insight.live_cluster import LiveCluster, Unread
 from vgpu_operator.insight.manifest import Answered, Manifest, Simulation
-from vgpu_operator.insight.node_verdicts import NodeVerdict, verdicts
+from vgpu_operator.insight.node_verdicts import Verdicts, verdicts
 from vgpu_operator.insight.priorities import Priorities
 from vgpu_operator.insight.question import Outcome, Question
 from vgpu_operator.insight.simulate import NO_GPU
@@ -90,8 +90,10 @@ def what_if(
     return {
         "pods": pods,
         "of": None if shown.question is None else of,
-        "nodes": [asdict(each) for each in shown.nodes],
-        "nodesHidden": len(state.ledger.nodes()) - len(shown.nodes) if shown.nodes else 0,
+        "nodes": [asdict(each) for each in shown.nodes.nodes],
+        "nodesHidden": shown.nodes.hidden,
+        "alike": [asdict(each) for each in shown.nodes.alike],
+        "wayOut": shown.nodes.way_out,
     }
 
 
@@ -109,7 +111,7 @@ class _WithVerdicts(Simulation[None]):
         self._sight = sight
         self._is_refused = False
         self.question: Question | None = None
-        self.nodes: list[NodeVerdict] = []
+        self.nodes = Verdicts([], [], "")
 
     def decide(self, question: Question) -> tuple[None, Outcome]:
         outcome = self._live.decide(question)
@@ -118,7 +120,13 @@ class _WithVerdicts(Simulation[None]):
         if has_verdicts and (self.question is None or (is_refused and not self._is_refused)):
             self.question, self._is_refused = question, is_refused
             kind = self._live.kind(question)
-            self.nodes = verdicts(self._live.state, _NEW, kind, reads=self._sight.reads)
+            self.nodes = verdicts(
+                self._live.state,
+                _NEW,
+                kind,
+                planned="" if is_refused else outcome.plan.node or "",
+                reads=self._sight.reads,
+            )
         return None, outcome
 
 

@@ -228,14 +228,17 @@ function claim(found) {
   if (why.group) made.push(el("p", null, why.group.message));
   if (why.preemption) made.push(el("p", null, why.preemption.message));
   for (const text of [why.not_shown, why.not_judged].filter(Boolean)) made.push(el("p", { class: "faint" }, text));
-  made.push(...verdicts(why.nodes, why.nodes_hidden));
+  if (why.way_out) made.push(el("p", { class: "why" }, sentence(why.way_out)));
+  made.push(...verdicts(why.nodes, why.alike));
   made.push(el("h2", null, "Conditions"), table("Conditions",
     [{ text: "Type" }, { text: "Status" }, { text: "Reason" }, { text: "Message" }, { text: "For", number: true }],
     found.conditions.map((each) => [each.type, each.status, each.reason, each.message, since(each.since)])));
   return made;
 }
 
-function verdicts(found, hidden) {
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+
+function verdicts(found, alike) {
   if (!found.length) return [];
   const device = (each) => `${each.uuid}: ${mib(each.free_memory_mib)} and ${each.free_cores} % free, ${each.free_slots} slots`
     + (each.held_by.length ? `; held by ${each.held_by.join(", ")}` : "");
@@ -246,7 +249,8 @@ function verdicts(found, hidden) {
       (each.end_first ?? []).join(", "), each.score.toFixed(2),
       el("details", null, el("summary", null, `${each.devices.length} devices`),
         el("ul", null, each.devices.map((one) => el("li", null, device(one)))))]))];
-  if (hidden) made.push(el("p", { class: "faint" }, `and ${count(hidden)} more nodes`));
+  const more = (each) => `${count(each.count)} more node${each.count > 1 ? "s" : ""}: ${each.verdict} (${each.first.join(", ")}${each.count > each.first.length ? ", …" : ""})`;
+  if (alike.length) made.push(el("ul", { class: "plain faint" }, alike.map((each) => el("li", null, more(each)))));
   return made;
 }
 
@@ -507,8 +511,9 @@ function answered(found) {
       el("ul", { class: "plain" }, lines(each).map((text) => el("li", null, text)))]))];
   if (found.pods.some((each) => each.preemption?.nodes.length)) made.push(el("p", { class: "faint" },
     "Nobody is evicted here. For the pods after such a pod its victims are ending, and their devices are kept for it."));
-  if (found.of !== null) made.push(el("p", { class: "faint" }, `Nodes, for ${found.of}:`));
-  return [...made, ...verdicts(found.nodes, found.nodesHidden)];
+  if (found.of !== null) made.push(el("p", { class: "faint" }, `The nodes, for ${found.of}`));
+  if (found.wayOut) made.push(el("p", { class: "why" }, sentence(found.wayOut)));
+  return [...made, ...verdicts(found.nodes, found.alike)];
 }
 
 // The hash is the view's, so the link may not change it.
