@@ -215,6 +215,7 @@ class Agent:
 
     def observe(self, event: Event) -> None:
         """Show the devices' capacities and health as metrics."""
+        # Gauges change with the devices and not with each scrape, so a scrape reads no driver.
         if isinstance(event, InventoryChanged):
             for uuid, capacities in self._inventory.capacities().items():
                 device = self._inventory.devices[uuid]

@@ -136,6 +136,7 @@ def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
     type_ = conditions.UNCLAIMED_PROCESSES
     if processes:
         return [_condition(type_, "True", "Found", processes[:_MESSAGE_KEPT])]
+    # Only an object that once had the condition needs to say that it is over.
     if conditions.find(device.status.conditions, type_) is None:
         return []
     return [_condition(type_, "False", "NoneFound", "every process belongs to a claim")]

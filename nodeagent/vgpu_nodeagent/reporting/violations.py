@@ -115,6 +115,8 @@ class Violations:
         if claim is None:
             return
         if remaining:
+            # The condition has room for one violation; the smallest name keeps it stable from look
+            # to look.
             violation, sentence = min(remaining.items())
             self._reports.violated(claim, violation.value, sentence)
         else:
@@ -129,6 +131,8 @@ class Violations:
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
         """Set the metrics of claims; claims that are gone lose their series."""
         for gauge in (self._measured.peak, self._measured.excess, self._measured.compute):
+            # All series are written again: a claim that is gone must not keep its last value for
+            # ever.
             gauge.clear()
         for (namespace, claim, uuid), account in found.items():
             labels = (self._node, uuid, namespace, claim)

@@ -91,8 +91,10 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
             value=place.container.requested(core_name),
             detail=f"requires {memory_name}",
         )
+    # In ACK the amounts are those of the container; ours are those of each device.
     memory_mib = None if gib is None else gib * GIB_IN_MIB // devices
     if cores is not None and cores < devices:
+        # A share of 0 % would mean that the compute is not limited at all.
         raise place.bad(core_name, f"at least 1 % for each of {devices} GPUs")
     return VGPURequest(
         name=place.name,

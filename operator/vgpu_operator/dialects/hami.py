@@ -75,6 +75,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
             selector=hami_annotations.selector(pod),
         )
     memory_mib = memory(place, config)
+    # A size takes precedence over a percentage, and either over the configured default, as in HAMi.
     percent = None if memory_mib is not None else percentage(place, config)
     if memory_mib is None and percent is None and nvidia.default_memory > 0:
         memory_mib = nvidia.default_memory
@@ -139,6 +140,8 @@ def memory(place: PodContainer, config: ClusterConfig) -> int | None:
     if given is None:
         return None
     number = place.number(name, MEMORY_EXPECTED) or Fraction(0)
+    # HAMi's users write a number of MiB. The API server may return a large one with a suffix, and
+    # then it is in bytes.
     if quantity.has_binary_suffix(given):
         number /= quantity.MIB
     else:
@@ -153,6 +156,8 @@ def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
     given = place.number(name, expected)
     if given is None or given <= 0:
         return None
+    # Clamped as in HAMi, for pods that are stored already; admission refuses such a value, because
+    # its author expects an effect.
     return place.whole(name, min(given, Fraction(100)), 1, 100, expected)
 
 

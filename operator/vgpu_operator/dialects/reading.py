@@ -50,6 +50,7 @@ def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
     if is_left_alone(pod):
         return None
     if names.ANNOTATION_RESOURCES in pod.metadata.annotations:
+        # In mode Gate and Claims, admission has moved the amounts into an annotation.
         pod = restored(pod, config)
     named = native.named_claim(pod)
     recorded = native.slots_added(pod)
@@ -57,6 +58,7 @@ def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
         (place, dialect)
         for place in each_container(pod)
         if (dialect := _dialect_of(place, config)) is not None
+        # A recorded container asks by the pod's claim; its count is the slot that admission added.
         and not (dialect.in_slots and place.name in recorded)
     ]
     if named is not None:
@@ -73,6 +75,7 @@ def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
         )
     if not requesting:
         return None
+    # Pods of one controller ask for the same, and parsing costs more than comparing.
     question = question_of(pod)
     demand = _ALIKE.known(question, config)
     if demand is None:
