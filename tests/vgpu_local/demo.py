@@ -151,8 +151,11 @@ class Demo:
         return name
 
     def probe(self, pod: str, commands: str) -> dict[str, Any]:
-        """Run the probe in a container, as `kubectl exec` would; return its report."""
-        print(f"  $ kubectl exec {pod} -- vgpu-probe {commands}")
+        """Run the probe in a container and return its report.
+
+        It is not shown as `kubectl exec`, which this cluster's API server does not serve.
+        """
+        print(f"  in pod {pod}: vgpu-probe {commands}")
         done = self._cluster.exec(pod, [str(PROBE), *commands.split()])
         for line in (done.stdout + done.stderr).splitlines():
             print(f"    {line}")
@@ -217,6 +220,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         if options.keep:
             print(f"\nexport KUBECONFIG={cluster.kubeconfig}")
+            print(f"export PATH={Path(sys.executable).parent}:$PATH  # for kubectl vgpu")
+            print("kubectl vgpu get slices -A")
+            print("# kubectl logs and exec do not work here: make cluster has a real kubelet")
             print("bash examples/tour.sh  # breaks it, explains it, repairs it")
             page = show_page(cluster)
             print(f"kubectl create token {VISITOR}  # for the web page: {page.url}")

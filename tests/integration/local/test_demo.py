@@ -65,5 +65,15 @@ def test_kept_it_prints_a_page_that_can_be_opened_with_the_token_that_it_names(
         fleet = json.load(answer)
     assert fleet["devices"]["nodes"] == 2
     assert fleet["claims"]["total"] > 0
+    # The lines above it, as somebody would paste them into a shell.
+    exports = [line for line in printed.splitlines() if line.startswith("export ")]
+    script = "\n".join([*exports, "kubectl vgpu get slices -A"])
+    found = {name: word for name, word in os.environ.items() if name != "KUBECONFIG"}
+    shown = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False, env=found
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "kubectl vgpu get slices -A" in printed
+    assert "default" in shown.stdout
     running.send_signal(signal.SIGINT)
     assert running.wait(60) == 0
