@@ -116,7 +116,7 @@ class Api:
             field_selector: In the API server's syntax.
             page_size: Objects per page of a quorum read.
             not_older_than: None: a quorum read, page by page. A version: a read at once from the
-                server's cache, of that version or any later one. "0": of whatever the cache has.
+                server's cache, of that version or any later one. "0": of any version.
             each: Called with each object as its page arrives; its results are the items, by default
                 the objects themselves. Pages are not kept, so a list needs memory only for results.
         """

@@ -93,7 +93,7 @@ class Elector:
         self._lease: Object = {}  # as last read or written
         self._seen: Object = {}  # the record whose age counts ...
         self._seen_at = 0.0  # ... and when we saw it first
-        self._until: float | None = None  # our lease's end
+        self._until: float | None = None  # the end of our lease
 
     def remaining_s(self) -> float:
         """Return the seconds for which we surely lead, a write's budget; 0 or less if we do not."""

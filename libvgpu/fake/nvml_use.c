@@ -228,7 +228,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1M
     return NVML_SUCCESS;
 }
 
-/* Temperature, power, one counter of the whole card's traffic, and (since R570) what repairs the card. */
+/* Temperature, power, one counter of the whole card's traffic, and (since R570) the repair that the card needs. */
 NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
     enum { MEMORY_TEMP = 82, POWER_INSTANT = 186, PCIE_TX_BYTES = NVML_FI_PCIE_BYTES_FIRST };

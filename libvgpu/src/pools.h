@@ -31,7 +31,7 @@ struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int 
 /* An allocation from a pool. */
 struct vgpu_pool_request {
     uint64_t bytes;
-    CUresult (*allocate)(void *argument, CUdeviceptr *out); /* makes the driver allocate */
+    CUresult (*allocate)(void *argument, CUdeviceptr *out); /* calls the driver's allocation */
     void *argument;
     /* Output: 1 if the address was known as another object, which the caller must give back. */
     int displaced;

@@ -128,7 +128,7 @@ class Registration:
             await self._register()
 
     def _note(self, before: PluginState, problem: PluginProblem | None) -> None:
-        """Log, count and publish changes of our standing with the kubelet."""
+        """Log, count and publish changes of the plugin's state at the kubelet."""
         state = self._standing.state
         self._metrics.plugin_connected.set(state is PluginState.CONNECTED)
         if state is not before:

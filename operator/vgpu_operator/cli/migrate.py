@@ -1,9 +1,10 @@
 """`kubectl vgpu migrate hami`: take nodes over from HAMi one by one, while their pods run.
 
-HAMi and vgpu run side by side (`manifests/components/beside-hami`). Of what HAMi has only nodes
-are changed: a node loses the label by which HAMi's device plugin selects it and gets ours, so one
-of the two serves it at any time. What giving it back restores is written on the node first. HAMi's
-pods there keep their containers; a claim holds what each of them uses until it ends.
+HAMi and vgpu run side by side (`manifests/components/beside-hami`). HAMi's own objects stay as they
+are, and only nodes are changed: a node loses the label by which HAMi's device plugin selects it and
+gets ours, so one of the two serves it at any time. An annotation on the node first records what an
+undo must restore. HAMi's pods there keep their containers; a claim holds the amounts of each until
+it ends. See docs/design/from-hami.md.
 
 A node is cordoned meanwhile. Each step can be repeated, so a run that was interrupted is completed
 by running the command again.

@@ -4,6 +4,6 @@
 * `certificates` decides when certificates are checked
 * `controllers` runs both while this replica leads
 
-docs/design/admission-and-kopf.md has the limits that a handler must keep, and the kinds that do not
-fit into them.
+docs/design/controllers.md has the limits that a handler must keep, and the kinds that do not fit
+into them.
 """

@@ -13,7 +13,7 @@ _ACTION = "Scheduling"
 
 
 def filtering_failed(pod: GPUPod, nodes: int) -> RecordEvent:
-    """Return the event for a pod that no node can serve; `nodes` is how many have devices."""
+    """Return the event for a pod that none of the `nodes` nodes with devices can serve."""
     note = f"no available node, {nodes} nodes do not meet"
     return RecordEvent(pod.regarding, "Warning", "FilteringFailed", _ACTION, note)
 

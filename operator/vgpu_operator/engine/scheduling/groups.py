@@ -1,11 +1,11 @@
 """Groups of pods that start together or not at all.
 
-A pod names its group, and something else says how many pods must start together: today the
-PodGroup of that name.
+A pod names its group. The PodGroup of that name, or an annotation of its pods, says how many pods
+must start together. See docs/design/gangs.md.
 
 kube-scheduler places a group in tries. It asks Filter for one pod after another, then takes all
 pods back in its own memory, and says nothing of that to an extender. Only if enough pods have found
-a node do their Binds come, all at once. So a Filter is no promise here. It gives the pod a
+a node do their Binds come, all at once. So a Filter decides nothing. It gives the pod a
 provisional place, in memory only, which the group's other pods respect and everybody else treats as
 a tentative place of the pod's priority. The first Bind turns all places into reservations, or none.
 The Binds wait for each other until enough pods have asked and their claims are written; only then
@@ -48,7 +48,7 @@ class Group:
 
     Attributes:
         key: Its key.
-        least: The least number of pods that may run; None while nothing says it.
+        least: The number of pods that must run together; None while it is unknown.
         members: Its GPU pods that have not ended and are not being deleted, by name.
         others: The number of its pods without GPUs.
     """
@@ -60,12 +60,12 @@ class Group:
 
 
 def group(state: State, key: GroupKey) -> Group:
-    """Return what is known of a group; it may have no members."""
+    """Return a group, which may have no members."""
     return Group(key, least_of(state, key), tuple(members(state, key)), others_of(state, key))
 
 
 def least_of(state: State, key: GroupKey) -> int | None:
-    """Return the least number of the group's pods that may run; None while nothing says it."""
+    """Return how many of the group's pods must run together; None while that is unknown."""
     said = state.cache.pod_groups.get(key)
     if said is not None:
         return said.least
