@@ -1,7 +1,7 @@
 """Mode Claims: pods come and go while answers get lost, news come late and operators are replaced.
 
 kube-scheduler, the garbage collector and the controller of ResourceClaims act on what the API has,
-and tenants delete and forge ResourceClaims.
+and tenants delete and forge ResourceClaims. Some pods name a ResourceClaim that a tenant has made.
 """
 
 from __future__ import annotations
@@ -21,12 +21,20 @@ from engine_world import LateApi, World
 from replica import Replica
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.dra import share_id
-from vgpu_api.names import ANNOTATION_RESOURCES, FINALIZER_IN_USE
+from vgpu_api.names import (
+    ANNOTATION_POD_UID,
+    ANNOTATION_RESOURCE_CLAIM,
+    ANNOTATION_RESOURCES,
+    FINALIZER_IN_USE,
+)
 from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS, Resource
 from vgpu_client.errors import ApiError
+from vgpu_operator.dialects.resource_claims import note_of
 from world_states import DEVICES, NAMES, PICK, SETTINGS, WorldStates
 
 MIB = st.sampled_from([2048, 5120, 8192])
+MINE = "mine"
+"""The ResourceClaim that a tenant has made, which several pods may name."""
 FORGED = "00000000-0000-0000-0000-00000000dead"
 Raw = dict[str, Any]
 
@@ -98,7 +106,10 @@ class ClaimsStates(WorldStates):
         return found
 
     def _waiting(self) -> list[tuple[Raw, Raw]]:
-        """Return the pods that kube-scheduler may bind, with their allocated ResourceClaims."""
+        """Return the pods that kube-scheduler may bind, with their allocated ResourceClaims.
+
+        The policy vgpu-reservations lets it reserve one only for the pod that is written on it.
+        """
         return [
             (pod, found)
             for pod in self._pods()
@@ -106,6 +117,7 @@ class ClaimsStates(WorldStates):
             and (found := self._of(pod)) is not None
             and _allocated(found)
             and not found["metadata"].get("deletionTimestamp")
+            and found["metadata"]["annotations"][ANNOTATION_POD_UID] == pod["metadata"]["uid"]
         ]
 
     def _change(self, claim: Raw, **status: Any) -> None:
@@ -116,8 +128,19 @@ class ClaimsStates(WorldStates):
 
     # Users.
 
-    @rule(name=NAMES, mib=MIB, cpu=st.sampled_from(["100m", "1", "2"]))
-    def create_a_pod(self, name: str, mib: int, cpu: str) -> None:
+    def _of_a_tenant(self) -> Raw:
+        """Return the ResourceClaim that a tenant has made, which is made anew if it is gone."""
+        found: Raw | None = self.api.objects.get((RESOURCE_CLAIMS.plural, "default", MINE))
+        if found is not None:
+            return found
+        self.born += 1
+        metadata = {"name": MINE, "namespace": "default", "uid": f"{self.born:08x}-{MINE}"}
+        request = {"name": "gpu", "exactly": {"deviceClassName": "vgpu.dev"}}
+        spec = {"devices": {"requests": [request]}}
+        return self.api.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec})
+
+    @rule(name=NAMES, mib=MIB, cpu=st.sampled_from(["100m", "1", "2"]), names_claim=st.booleans())
+    def create_a_pod(self, name: str, mib: int, cpu: str, *, names_claim: bool) -> None:
         if any(pod["metadata"]["name"] == name for pod in self._pods()):
             return
         self.born += 1
@@ -133,6 +156,11 @@ class ClaimsStates(WorldStates):
         ).to_wire()
         claim = f"vgpu-{self.born:012x}"
         pod["spec"]["resourceClaims"] = [{"name": "vgpu", "resourceClaimName": claim}]
+        if names_claim:
+            noted = note_of("gpu", self._of_a_tenant()["metadata"]["uid"])
+            pod["metadata"]["annotations"][ANNOTATION_RESOURCE_CLAIM] = noted
+            pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": MINE}]
+            pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
         self.api.put(PODS, pod)
 
     @precondition(lambda self: self.api.all(RESOURCE_CLAIMS))
@@ -201,7 +229,8 @@ class ClaimsStates(WorldStates):
             if reserved and not {each["uid"] for each in reserved} & live:
                 self._change(claim, reservedFor=None)
         for claim in self.api.all(RESOURCE_CLAIMS):
-            if {each["uid"] for each in claim["metadata"]["ownerReferences"]}.isdisjoint(there):
+            owners = {each["uid"] for each in claim["metadata"].get("ownerReferences", ())}
+            if owners and owners.isdisjoint(there):
                 self._delete(claim)
 
     # The world.
@@ -259,8 +288,21 @@ class ClaimsStates(WorldStates):
         for pod in self._pods():
             found = self._of(pod)
             if found is not None and _allocated(found) and pod["spec"].get("nodeName"):
+                if found["metadata"]["annotations"][ANNOTATION_POD_UID] != pod["metadata"]["uid"]:
+                    continue
                 is_over = pod["status"].get("phase") in ("Succeeded", "Failed")
                 assert is_over or FINALIZER_IN_USE in found["metadata"]["finalizers"]
+
+    @invariant()
+    def one_pod_at_a_time_holds_the_claim_of_a_tenant(self) -> None:
+        on_nodes = [
+            pod
+            for pod in self._pods()
+            if pod["spec"].get("nodeName")
+            and pod["spec"]["resourceClaims"][0]["resourceClaimName"] == MINE
+            and pod["status"].get("phase") not in ("Succeeded", "Failed")
+        ]
+        assert len(on_nodes) <= 1
 
     def teardown(self) -> None:
         """Delete everything and check for leaks: no allocation, no finalizer, no reservation."""
@@ -271,6 +313,7 @@ class ClaimsStates(WorldStates):
             for pod in list(self.api.all(PODS)):
                 self.api.vanish(PODS, pod["metadata"]["name"])
             self.the_controllers_run()
+            self._delete(self._of_a_tenant())
             self.nothing_is_left()
             self.the_controllers_run()
             for _ in range(4):
