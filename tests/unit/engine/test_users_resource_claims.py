@@ -155,6 +155,33 @@ async def test_a_claim_that_was_made_anew_is_not_taken_for_the_one_that_admissio
     assert "RequestMismatch" in {each["reason"] for each in told}
 
 
+async def test_a_pod_that_waits_for_a_claim_that_was_made_anew_does_not_stop_the_next() -> None:
+    world = replica(cpu="0")
+    a_users_claim(world, uid="former")
+    naming(world)
+    world.api.vanish(RESOURCE_CLAIMS, "mine")
+    world.news.resource_claim_gone("default", "mine", "former")
+    a_users_claim(world, uid="new")
+    second = naming(world, "pod-2")
+    await world.settle()
+    world.news.node_changed(a_node("node-1", allocatable=ROOM, resource_version=2))
+    await world.settle()
+    assert node_of(world, second) == "node-1"
+
+
+async def test_pods_behind_the_first_of_a_claim_are_not_judged_at_each_change_of_it() -> None:
+    world = replica()
+    a_users_claim(world)
+    first = naming(world, "pod-0")
+    for number in range(1, 200):
+        naming(world, f"pod-{number}")
+    await world.settle()
+    assert node_of(world, first) == "node-1"
+    changed(world, copy.deepcopy(stored(world, first) or {}))
+    world.engine.observe_all()
+    assert set(world.state.pods.due) <= {first.metadata.uid}
+
+
 async def test_a_pod_that_was_made_before_its_claim_is_told_to_be_made_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

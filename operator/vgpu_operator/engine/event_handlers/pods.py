@@ -17,7 +17,7 @@ from vgpu_operator.engine.event_handlers.agents import (
 from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
 from vgpu_operator.engine.event_handlers.pod_groups import note_group, running
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, gpu_pod_of, group_of
-from vgpu_operator.engine.resource_claims.named import wake_sharers
+from vgpu_operator.engine.resource_claims.named import wake_next
 from vgpu_operator.engine.resource_claims.users import forget_user, note_user
 from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import note_lifted
@@ -216,6 +216,8 @@ def _note_bound(state: State, pod: GPUPod, held: Reservation) -> None:
 
 def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
     """Remove a pod from the queue and from all work on waiting pods."""
+    if pod is not None:
+        wake_next(state, pod)
     for waiting in (state.pods.blocked, state.pods.requeued, state.pods.due):
         waiting.pop(uid, None)
     state.pods.nominated.discard(uid)
@@ -226,7 +228,6 @@ def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
         state.pods.owed.discard(uid)
     if pod is None:
         return
-    wake_sharers(state, pod)
     waiter = state.queue.get(pod.claim)
     if waiter is None or waiter.pod_uid == uid:
         state.queue.remove(pod.claim)

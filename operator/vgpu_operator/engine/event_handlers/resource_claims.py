@@ -9,6 +9,7 @@ from vgpu_operator.engine.event_handlers.outcomes import let_go_ended
 from vgpu_operator.engine.event_handlers.pods import note_pod
 from vgpu_operator.engine.resource_claims.hand_over import note_taken_away
 from vgpu_operator.engine.resource_claims.known import ResourceKey, is_for, resource_key
+from vgpu_operator.engine.resource_claims.named import concerned
 from vgpu_operator.engine.state import State
 
 _FIRST_WAIT_S = 0.05
@@ -51,7 +52,7 @@ def _note_change(state: State, key: ResourceKey, before: ResourceClaim | None) -
     ours = state.resource_claims.writing.get(key)
     # kube-scheduler takes an allocation away only if its node has no room for the pod.
     is_rejection = now is not None and (ours is None or ours.purpose != "deallocate")
-    for pod in state.cache.pods_of_resource_claim(key):
+    for pod in list(concerned(state, key, before)):
         if before is not None and is_taken and pod.is_gated and is_for(before, pod.uid):
             note_taken_away(state, pod, before, is_rejection=is_rejection)
         note_pod(state, pod)

@@ -39,9 +39,14 @@ def vgpu_claim_of(claim: ResourceClaim) -> ClaimKey:
     return ClaimKey(metadata.namespace or "", metadata.annotations.get(ANNOTATION_CLAIM, ""))
 
 
+def served(claim: ResourceClaim) -> str:
+    """Return the UID of the pod for which a ResourceClaim is, or last was; empty if for none."""
+    return claim.metadata.annotations.get(ANNOTATION_POD_UID, "")
+
+
 def is_for(claim: ResourceClaim, pod_uid: str) -> bool:
     """Return True if the operator has made or allocated a ResourceClaim for this pod."""
-    return bool(pod_uid) and claim.metadata.annotations.get(ANNOTATION_POD_UID) == pod_uid
+    return bool(pod_uid) and served(claim) == pod_uid
 
 
 class ResourceClaims:

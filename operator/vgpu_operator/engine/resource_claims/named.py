@@ -7,7 +7,7 @@ what it asks for when the pod was created; its spec cannot change, but it may be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from vgpu_api import dra
 from vgpu_api.core import ResourceClaim
@@ -15,7 +15,13 @@ from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_operator.dialects.resource_claims import requests_of, uid_at_admission
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.resource_claims.known import is_for, resource_claim_of
+from vgpu_operator.engine.resource_claims.known import (
+    ResourceKey,
+    is_for,
+    resource_claim_of,
+    resource_key,
+    served,
+)
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.state import State
 
@@ -28,20 +34,21 @@ def refusal_of_named(state: State, pod: GPUPod) -> Refusal | None:
     if found.metadata.uid != uid_at_admission(pod.pod):
         text = f"ResourceClaim {name} was made anew after the pod; create the pod anew"
         return Refusal(Reason.REQUEST_MISMATCH, text)
-    is_allocated = found.status.allocation is not None
-    if is_allocated and is_for(found, pod.uid):
-        return None
+    if found.status.allocation is not None:
+        return None if is_for(found, pod.uid) else _in_use(found, state.cache.pod(served(found)))
     if found.metadata.deletion_timestamp is not None:
         return Refusal(Reason.CLAIM_IN_USE, f"ResourceClaim {name} is going away")
-    first = _first(state, pod)
-    if is_allocated or first is not pod:
-        who = "another pod" if first is pod else first.pod.metadata.name
-        text = (
-            f"ResourceClaim {name} serves {who}, and one pod at a time; name a "
-            "ResourceClaimTemplate, and each pod gets a claim of its own"
-        )
-        return Refusal(Reason.CLAIM_IN_USE, text)
-    return _mismatch(pod, found)
+    first = _first(state, found)
+    return _mismatch(pod, found) if first in (None, pod) else _in_use(found, first)
+
+
+def _in_use(found: ResourceClaim, holder: GPUPod | None) -> Refusal:
+    who = "another pod" if holder is None else holder.pod.metadata.name
+    text = (
+        f"ResourceClaim {found.metadata.name} serves {who}, and one pod at a time; name a "
+        "ResourceClaimTemplate, and each pod gets a claim of its own"
+    )
+    return Refusal(Reason.CLAIM_IN_USE, text)
 
 
 def requests_for(state: State, pod: GPUPod) -> Mapping[str, str]:
@@ -52,24 +59,46 @@ def requests_for(state: State, pod: GPUPod) -> Mapping[str, str]:
     return {name: each or (only[0] if len(only) == 1 else name) for name, each in used.items()}
 
 
-def wake_sharers(state: State, pod: GPUPod) -> None:
-    """Judge the other pods of a ResourceClaim again, since this pod no longer waits for it."""
+def concerned(state: State, key: ResourceKey, before: ResourceClaim | None) -> Iterator[GPUPod]:
+    """Yield the pods for which a change of a ResourceClaim matters.
+
+    Of one that a user has made, these are the pod that it serves or served, and the first of those
+    that wait: there may be thousands behind it, which wait as before.
+    """
+    now = state.cache.resource_claims.get(key)
+    if dra.is_made_name(key.name):
+        yield from state.cache.pods_of_resource_claim(key)
+        return
+    held = (state.cache.pod(served(each)) for each in (before, now) if each is not None)
+    first = None if now is None else _first(state, now)
+    found = {each.uid: each for each in (*held, first) if each is not None}
+    yield from (each for each in found.values() if resource_claim_of(each) == key)
+
+
+def wake_next(state: State, pod: GPUPod) -> None:
+    """Judge the pod that is next in a ResourceClaim, since this pod no longer waits for it."""
+    refusal = state.pods.blocked.get(pod.uid)
     if not pod.resource_claim or dra.is_made_name(pod.resource_claim):
         return
-    for other in state.cache.pods_of_resource_claim(resource_claim_of(pod)):
-        if other.uid in state.pods.blocked:
-            state.pods.due[other.uid] = None
+    if refusal is not None and refusal.reason is Reason.CLAIM_IN_USE:
+        return  # it was not the first
+    found = state.cache.resource_claims.get(resource_claim_of(pod))
+    first = None if found is None else _first(state, found)
+    if first is not None and first.uid in state.pods.blocked:
+        state.pods.due[first.uid] = None
 
 
-def _first(state: State, pod: GPUPod) -> GPUPod:
-    """Return the pod that is served next through the ResourceClaim that this pod names."""
-    named = state.cache.pods_of_resource_claim(resource_claim_of(pod))
-    return min((each for each in named if _may_be_served(each)), key=_order, default=pod)
+def _first(state: State, claim: ResourceClaim) -> GPUPod | None:
+    """Return the pod that is served next through a user's ResourceClaim, or None."""
+    named = state.cache.pods_of_resource_claim(resource_key(claim))
+    may = (each for each in named if _may_be_served(each, claim))
+    return min(may, key=_order, default=None)
 
 
-def _may_be_served(pod: GPUPod) -> bool:
+def _may_be_served(pod: GPUPod, claim: ResourceClaim) -> bool:
     is_live = pod.is_gated or pod.wants_node or pod.is_running
-    return is_live and pod.is_admitted and not isinstance(pod.demand, BadInput)
+    is_read = pod.is_admitted and not isinstance(pod.demand, BadInput)
+    return is_live and is_read and uid_at_admission(pod.pod) == claim.metadata.uid
 
 
 def _order(pod: GPUPod) -> tuple[bool, str, str]:
