@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +44,7 @@ _SOCKET = "nvidia-gpu.sock"
 _LOOK_S = 0.1
 _COMPONENT = "app.kubernetes.io/component"
 _SCHEDULER, _PLUGIN = "hami-scheduler", "hami-device-plugin"
+_DEVICE_CONFIG_MAP, _DEVICE_CONFIG_KEY = "hami-scheduler-device", "device-config.yaml"
 _PART_OF = "app.kubernetes.io/part-of"
 _OURS = {_PART_OF: "vgpu", _COMPONENT: "nodeagent"}
 _UNTIL_TOLD = "f=%s; until [ -e $f ]; do sleep 0.1; done; rm $f"
@@ -121,6 +123,7 @@ class BesideHami:
         self._config = config
         self._serving: _Serving | None = None
         self._is_known = False
+        self._scaling = 1
         self._ours = True
         self._stopped = False
         self.extender_arguments = [
@@ -187,8 +190,8 @@ class BesideHami:
             (
                 CONFIG_MAPS,
                 _config_map(
-                    *("hami-scheduler-device", NAMESPACE, {_COMPONENT: _SCHEDULER}),
-                    *("device-config.yaml", DEVICE_CONFIG),
+                    *(_DEVICE_CONFIG_MAP, NAMESPACE, {_COMPONENT: _SCHEDULER}),
+                    *(_DEVICE_CONFIG_KEY, DEVICE_CONFIG),
                 ),
             ),
             (
@@ -251,6 +254,18 @@ class BesideHami:
         pod["spec"]["nodeName"] = self._node.name
         self._cluster.run(self._cluster.api.create(PODS, pod))
         return running(self._cluster, name, namespace=TENANTS)
+
+    def configure(self, device_config: str) -> None:
+        """Replace the configuration of HAMi's devices."""
+        if scaling := re.search("deviceMemoryScaling: ([0-9]+)", device_config):
+            self._scaling = int(scaling[1])
+            self._annotate({names.HAMI_NODE_REGISTER: json.dumps(self._register())})
+        changes = {"data": {_DEVICE_CONFIG_KEY: device_config}}
+        self._cluster.run(
+            self._cluster.api.merge_patch(
+                CONFIG_MAPS, _DEVICE_CONFIG_MAP, changes, namespace=NAMESPACE
+            )
+        )
 
     def restart(self, name: str) -> None:
         """End the container of a pod of HAMi's once, and wait until it runs again."""
@@ -320,7 +335,7 @@ class BesideHami:
                 "id": gpu.uuid,
                 "index": index,
                 "count": SPLIT,
-                "devmem": gpu.model.memory_mib,
+                "devmem": gpu.model.memory_mib * self._scaling,
                 "devcore": 100,
                 "type": f"NVIDIA-{gpu.model.name}",
                 "mode": "hami-core",
@@ -388,13 +403,20 @@ class BesideHami:
 
 
 def _workload(name: str, namespace: str, labels: Mapping[str, str], **spec: Any) -> Object:
+    """Return a workload whose pods `BesideHami` makes itself.
+
+    On a real control plane its controller makes pods, too. Those have other labels, so that nobody
+    waits until they end: the simulated kubelet leaves the pods of the agents' namespace alone, so
+    they would be terminating for ever.
+    """
+    selected = {"played-by": name}
     containers = [{"name": "main", "image": "none"}]
-    template = {"metadata": {"labels": dict(labels)}, "spec": {"containers": containers, **spec}}
+    template = {"metadata": {"labels": selected}, "spec": {"containers": containers, **spec}}
     for container in template["spec"]["containers"]:
         container.setdefault("image", "none")
     return {
         "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
-        "spec": {"selector": {"matchLabels": dict(labels)}, "template": template},
+        "spec": {"selector": {"matchLabels": selected}, "template": template},
     }
 
 

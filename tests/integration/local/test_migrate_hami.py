@@ -15,7 +15,7 @@ from vgpu_api.resources import NODES, PODS
 from vgpu_client.transport import Object
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.hami import TENANTS, BesideHami
+from vgpu_local.hami import DEVICE_CONFIG, TENANTS, BesideHami
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import (
@@ -172,6 +172,31 @@ def test_a_dry_run_names_what_is_in_the_way_and_changes_nothing(
     assert "pod team-hami/odd" in wet.stderr
     assert (node(cluster)["spec"], claims(cluster, TENANTS)) == (before[0]["spec"], before[1])
     assert node(cluster)["metadata"]["labels"] == before[0]["metadata"]["labels"]
+
+
+def test_an_over_committed_gpu_and_a_broken_configmap_stop_it_before_anything_changes(
+    beside: tuple[LocalCluster, BesideHami],
+) -> None:
+    cluster, hami = beside
+    hami.configure(DEVICE_CONFIG.replace("deviceMemoryScaling: 1", "deviceMemoryScaling: 2"))
+    for name in ("first", "second"):
+        hami.run_pod(name, 9000)
+    before = node(cluster)
+
+    over_committed = migrate(cluster, "--node", NODE, "--yes")
+    hami.configure("nvidia: [")
+    broken = migrate(cluster, "--node", NODE, "--yes")
+
+    assert over_committed.returncode == 2
+    assert "HAMi's deviceMemoryScaling of 2 has let its pods ask for" in over_committed.stderr
+    assert broken.returncode == 2
+    assert "hami-scheduler-device: data[device-config.yaml]: Invalid value" in broken.stderr
+    now = node(cluster)
+    assert now["spec"] == before["spec"]
+    assert now["metadata"]["labels"] == before["metadata"]["labels"]
+    assert names.ANNOTATION_FROM_HAMI not in now["metadata"]["annotations"]
+    assert claims(cluster, TENANTS) == {}
+    assert hami.knows_the_node
 
 
 def _refused(cluster: LocalCluster) -> bool:
