@@ -137,6 +137,8 @@ def _required(verb: argparse.ArgumentParser) -> Iterator[Arguments]:
     for action in verb._actions:
         if action.option_strings and action.required:
             options += [action.option_strings[-1], _NOBODY]
+        elif "--memory" in action.option_strings:
+            options += ["--memory", "1Gi"]
         elif "--file" in action.option_strings and not verb.prog.endswith(_BY_FILE):
             options += ["--file", FILE]
     positional: list[Arguments] = [()]

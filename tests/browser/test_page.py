@@ -220,16 +220,33 @@ def test_the_policy_holds(browser: Browser, small: ServedFleet) -> None:
         assert any("Content Security Policy" in each for each in tab.errors)
 
 
-def test_a_token_is_kept_nowhere(browser: Browser, small: ServedFleet) -> None:
+def test_a_token_is_kept_in_the_tab_alone_until_it_logs_out(
+    browser: Browser, small: ServedFleet
+) -> None:
     with visit(browser, small) as tab:
         tab.log_in()
         kept = tab.page.evaluate(
             "() => [document.cookie, localStorage.length, sessionStorage.length]"
         )
-        assert kept == ["", 0, 0]
+        assert kept == ["", 0, 1]
         assert not [url for url in tab.asked if "admin" in url]
         tab.page.reload()
+        tab.page.get_by_role("heading", level=1, name="Fleet").wait_for()
+        tab.page.get_by_role("button", name="Log out").click()
         tab.page.get_by_role("heading", name="Log in").wait_for()
+        assert tab.page.evaluate("() => sessionStorage.length") == 0
+        tab.page.reload()
+        tab.page.get_by_role("heading", name="Log in").wait_for()
+
+
+def test_a_code_that_nobody_redeems_leads_to_the_log_in(
+    browser: Browser, small: ServedFleet
+) -> None:
+    with visit(browser, small) as tab:
+        tab.page.goto(f"{tab.url}#/login/abc-_1")
+        tab.page.get_by_role("alert").filter(has_text="kubectl vgpu web").wait_for()
+        tab.page.get_by_role("heading", name="Log in").wait_for()
+        assert "abc" not in tab.page.url
 
 
 def test_a_wrong_token_is_refused_in_words(browser: Browser, small: ServedFleet) -> None:

@@ -32,6 +32,7 @@ COMMANDS = frozenset(
         "audit",
         "support-bundle",
         "version",
+        "web",
     }
 )
 _KINDS = ("slices", "devices", "nodes", "pods")
@@ -72,6 +73,7 @@ def add_commands(commands: Commands) -> None:
         _audit,
         _support_bundle,
         _version,
+        _web,
     ):
         add(commands)
 
@@ -355,6 +357,35 @@ def _version(commands: Commands) -> None:
     )
     add_output(command)
     add_cluster(command)
+
+
+def _web(commands: Commands) -> None:
+    command = commands.add_parser(
+        "web",
+        help="Open the web page in a browser, logged in as you",
+        description="Forward a local port to the web page of the cluster (component web), and open "
+        "it in a browser, logged in with the token of your kubeconfig. The address that is opened "
+        "logs in once. Requires kubectl, and permission to forward ports in vgpu-system.",
+    )
+    command.add_argument(
+        "--service-account",
+        metavar="NAME",
+        help="Log in as this service account of the namespace instead (kubectl create token)",
+    )
+    command.add_argument(
+        "--port", type=_port, default=0, help="Local port, 0 for any free one (default: 0)"
+    )
+    command.add_argument(
+        "--no-browser", action="store_true", help="Print the address without opening it"
+    )
+    _add_namespace(command)
+    add_cluster(command)
+
+
+def _port(word: str) -> int:
+    if word.isascii() and word.isdigit() and len(word) < 6 and int(word) < 65_536:
+        return int(word)
+    raise argparse.ArgumentTypeError(f"Invalid value: {word!r}: must be a port from 0 to 65535")
 
 
 def _duration(word: str) -> float:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
@@ -19,7 +20,8 @@ from typing import Any
 
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import GPU_DEVICES
-from vgpu_client.kubectl import kubectl
+from vgpu_client.connection import login
+from vgpu_client.kubectl import kubectl, sentence
 from vgpu_client.printing import printable
 from vgpu_operator.cli import listing
 from vgpu_operator.cli.access import chosen_namespace, connected, kubectl_flags
@@ -242,6 +244,47 @@ async def _version(options: argparse.Namespace) -> int:
     return DONE
 
 
+async def _web(options: argparse.Namespace) -> int:
+    from vgpu_operator.cli import web_page
+
+    token = await _token(options)
+    async with connected(options) as api:
+        await web_page.check_installed(api)
+    await web_page.show(
+        token,
+        kubectl_flags(options),
+        Printer(),
+        port=options.port,
+        opens_browser=not options.no_browser,
+    )
+    return DONE
+
+
+async def _token(options: argparse.Namespace) -> str:
+    """Return the token to log in with: of the service account, or of the kubeconfig."""
+    if options.service_account:
+        words = ["create", "token", options.service_account, "-n", chosen_namespace(options)]
+        run = kubectl(kubectl_flags(options))
+        try:
+            return (await asyncio.to_thread(run, words)).strip()
+        except (subprocess.SubprocessError, OSError) as error:
+            raise listing.CannotAnswer(sentence(error)) from error
+    if options.namespace:
+        raise listing.CannotAnswer("--namespace: use it with --service-account")
+    if options.user:
+        raise listing.CannotAnswer("--as: the page takes tokens; use --service-account")
+    connection = await login(options.kubeconfig, options.context)
+    kind, _, token = (
+        (await connection.credentials.headers()).get("Authorization", "").partition(" ")
+    )
+    if kind != "Bearer":
+        raise listing.CannotAnswer(
+            "the kubeconfig has no token, and the page takes no certificates; use "
+            "--service-account NAME -n NAMESPACE"
+        )
+    return token
+
+
 async def _import(options: argparse.Namespace) -> int:
     from vgpu_operator.cli.hami_installation import configuration_of, read_installation
     from vgpu_operator.cli.importing import as_document
@@ -275,5 +318,6 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
     "audit": _audit,
     "support-bundle": _support_bundle,
     "version": _version,
+    "web": _web,
     "import": _import,
 }

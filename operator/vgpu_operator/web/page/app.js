@@ -1,6 +1,6 @@
 // The page: routes in the hash, one live document a view, and every text set as text.
 //
-// The token lives in this module alone. Documents come as server-sent events over fetch, because an
+// The token lives in this tab alone: the session storage survives a reload, and ends with the tab. Documents come as server-sent events over fetch, because an
 // EventSource sends no Authorization header.
 
 const API = "api/v1";
@@ -10,7 +10,8 @@ const live = document.getElementById("live");
 const alertBox = document.getElementById("alert");
 const title = document.title;
 
-let token = "";
+let token = sessionStorage.getItem("token") ?? "";
+let who = ""; // the user's name, once the token was accepted
 let open = null; // the AbortController of the view's stream
 let question = ""; // what was pasted last
 
@@ -344,7 +345,10 @@ async function route(event) {
   warn("");
   const [place, search = ""] = location.hash.slice(1).split("?");
   mark();
+  const code = /^\/login\/([\w-]+)$/.exec(place)?.[1];
+  if (code) { await redeem(code); return; }
   if (!token) { login(); return; }
+  if (!who && !await enter()) return;
   if (place === "/what-if") { ask(); return; }
   for (const [pattern, view] of VIEWS) {
     const found = pattern.exec(place);
@@ -452,21 +456,42 @@ function login() {
     event.preventDefault();
     token = field.value.trim();
     warn("");
-    try {
-      const me = await (await asked("/me")).json();
-      document.getElementById("user").textContent = me.user;
-      visible(true);
-      if (location.hash.length > 2) route(); else location.hash = "#/fleet";
-    } catch (error) {
-      token = "";
-      warn(error instanceof Refused ? error.message : "The server does not answer.");
-      field.focus();
-    }
+    if (!await enter()) { field.focus(); return; }
+    if (location.hash.length > 2) route(); else location.hash = "#/fleet";
   });
+}
+
+// Learn whose the token is, and keep it for a reload; a refused one is forgotten.
+async function enter() {
+  try {
+    who = (await (await asked("/me")).json()).user;
+  } catch (error) {
+    if (main.querySelector("form") === null) forget();
+    token = "";
+    warn(error instanceof Refused ? error.message : "The server does not answer.");
+    return false;
+  }
+  sessionStorage.setItem("token", token);
+  document.getElementById("user").textContent = who;
+  visible(true);
+  return true;
+}
+
+// Exchange the code of an address that kubectl vgpu web has opened for a token.
+async function redeem(code) {
+  history.replaceState(null, "", "#/fleet");
+  try {
+    const answer = await fetch(`local/login?code=${encodeURIComponent(code)}`, { method: "POST", cache: "no-store", credentials: "omit" });
+    if (answer.ok) token = (await answer.json()).token;
+  } catch { /* the page is not served by kubectl vgpu web */ }
+  if (!token) { login(); warn("This address has logged somebody in before. Run kubectl vgpu web again, or paste a token."); return; }
+  route();
 }
 
 function forget() {
   token = "";
+  who = "";
+  sessionStorage.removeItem("token");
   question = "";
   open?.abort();
   open = null;
