@@ -1,8 +1,9 @@
 """Select the packages an image needs from requirements.lock, with hashes and without test tools.
 
-    python3 tests/packaging/locked.py run | build
+    python3 tests/packaging/locked.py run | client | build
 
-`run` selects what the project needs at run time, `build` what is needed to build it. The lock notes
+`run` selects what the project needs at run time, `client` what `kubectl vgpu` needs of that, and
+`build` what is needed to build it. The lock notes
 for each package which others require it ("via"); following these notes backwards yields all
 dependencies.
 """
@@ -45,10 +46,11 @@ def _asking(block: str) -> set[str]:
 
 
 def main() -> None:
-    """Print the entries for `run` or `build`."""
+    """Print the entries for `run`, `client` or `build`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = {
         "run": project["project"]["dependencies"],
+        "client": project["tool"]["vgpu"]["client"],
         "build": project["build-system"]["requires"],
     }[sys.argv[1]]
     print(closure((ROOT / "requirements.lock").read_text(), wanted))

@@ -29,7 +29,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("krew")
     wheel = folder / "vgpu-0.1.0-py3-none-any.whl"
     wheel.write_bytes(b"a wheel")
-    return pack(folder, "1.2.3", krew.contents("1.2.3", wheel, "rich==1 --hash=sha256:00\n"))
+    return pack(folder, "1.2.3", krew.contents("1.2.3", wheel, "orjson==1 --hash=sha256:00\n"))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
@@ -55,3 +59,27 @@ def test_a_package_is_selected_with_exactly_its_dependencies(locked: ModuleType)
 def test_a_package_that_the_lock_does_not_have_is_an_error(locked: ModuleType) -> None:
     with pytest.raises(KeyError):
         locked.closure(LOCK, ["numpy"])
+
+
+LOADED = """
+import importlib, pkgutil, sys
+import vgpu_client.plugin_credentials
+import vgpu_operator.cli.__main__
+import vgpu_operator.cli, vgpu_operator.insight
+for package in (vgpu_operator.cli, vgpu_operator.insight):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+"""
+"""Loads all that `kubectl vgpu` may load, and prints the names of the packages."""
+
+
+def test_the_client_loads_what_is_listed_for_it_and_nothing_else(locked: ModuleType) -> None:
+    project = tomllib.loads((locked.ROOT / "pyproject.toml").read_text())
+    listed = set(map(locked.name_of, project["tool"]["vgpu"]["client"]))
+    every = set(map(locked.name_of, project["project"]["dependencies"]))
+    command = [sys.executable, "-c", LOADED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    known = packages_distributions()
+    used = {locked.name_of(each) for name in done.stdout.split() for each in known.get(name, ())}
+    assert used & every == listed

@@ -80,7 +80,7 @@ def write(folder: Path, images: Mapping[str, str], published_at: str = PUBLISHED
         name: _with_images(text, images, version).encode() for name, text in chart(version).items()
     }
     _archive(folder / f"vgpu-{version}.tgz", "vgpu", chart_files)
-    archive = pack(folder, version, krew.contents(version, _wheel(folder), _lock()))
+    archive = pack(folder, version, krew.contents(version, _wheel(folder), _lock("client")))
     plugin = krew.manifest(version, archive, published_at.rstrip("/"))
     (folder / "krew.yaml").write_text(plugin)
     written = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -124,7 +124,7 @@ def bill_of_materials(version: str) -> dict[str, Any]:
                 "licenses": [{"license": {"id": project["license"]}}],
             }
         },
-        "components": sorted(_components(_lock()), key=lambda each: str(each["name"])),
+        "components": sorted(_components(_lock("run")), key=lambda each: str(each["name"])),
     }
 
 
@@ -150,9 +150,9 @@ def pack(folder: Path, version: str, files: Mapping[str, bytes]) -> Path:
     return archive
 
 
-def _lock() -> str:
-    """Return the requirements of the running project, with hashes."""
-    command = [sys.executable, str(ROOT / "tests" / "packaging" / "locked.py"), "run"]
+def _lock(part: str) -> str:
+    """Return the requirements of a part of the project, with hashes."""
+    command = [sys.executable, str(ROOT / "tests" / "packaging" / "locked.py"), part]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
