@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A tour of a running installation: first slice, see it, break it, explain it, repair it, leave.
+# A tour of a running installation: create a slice, look at it, break it, explain it, repair it, clean up.
 #
 #   make demo KEEP=1          # prints a KUBECONFIG; or any cluster with the project on it
 #   KUBECONFIG=... bash examples/tour.sh

@@ -3,8 +3,8 @@
 #
 #   bash examples/automation/start-when-allocated.sh CLAIM.yaml WORKLOAD.yaml [SECONDS]
 #
-# The claim's file has one VGPUClaim with bindingMode: Immediate. Exit status 1: it got nothing in time; the claim
-# is deleted then, and the condition's words are printed.
+# The claim's file has one VGPUClaim with bindingMode: Immediate. Exit status 1: it got no devices in time; then the
+# claim is deleted, and the condition's message is printed.
 set -euo pipefail
 claim=${1:?the file with the claim} workload=${2:?the file with what uses it} seconds=${3:-300}
 
