@@ -226,7 +226,7 @@ bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.j
 release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digests: IMAGES="NAME=REFERENCE ..." PUBLISHED_AT= -> build/release
 	@PYTHONPATH=tests $(BIN)/python -m release build/release $(if $(VERSION),--version $(VERSION)) $(foreach image,$(IMAGES),--image $(image)) $(if $(PUBLISHED_AT),--published-at $(PUBLISHED_AT))
 
-images:  ## images of operator and agent for amd64 and arm64: REGISTRY= PUSH=1 (docker buildx, podman or buildah) -> build/images
+images:  ## images of operator and agent for amd64 and arm64: REGISTRY= PUSH=1 (docker buildx, podman or buildah) -> build/oci
 	@REGISTRY="$(REGISTRY)" PUSH="$(PUSH)" PLATFORMS="$(PLATFORMS)" bash tests/release/images.sh
 
 install:  ## install the pushed images on the cluster of kubectl's context: REGISTRY= MODE= COMPONENTS="web monitoring"

@@ -49,10 +49,11 @@ class Programs:
         assert found is not None, name
         (self._folder / name).symlink_to(found)
 
-    def add(self, name: str, answer: str = "") -> None:
+    def add(self, name: str, answer: str = "", *, status: int = 0) -> None:
         """Add a program that prints an answer."""
         program = self._folder / name
-        program.write_text(f"#!/bin/sh\necho {name} \"$@\" >> {self._calls}\necho '{answer}'\n")
+        call = f'echo {name} "$@" >> {self._calls}'
+        program.write_text(f"#!/bin/sh\n{call}\necho '{answer}'\nexit {status}\n")
         program.chmod(0o755)
 
     def run(self, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -96,8 +97,18 @@ def test_docker_builds_both_architectures_and_pushes_only_if_asked(programs: Pro
     kept = programs.run("images.sh", REGISTRY=PLACE)
     assert kept.returncode == 0
     assert [call for call in programs.calls() if "--push" in call] == pushed
-    assert f"{PLACE}/operator:{VERSION} is in build/images/operator.oci.tar" in kept.stdout
+    assert f"{PLACE}/operator:{VERSION} is in build/oci/operator.tar" in kept.stdout
     assert not [call for call in programs.calls() if call.startswith("buildah")]
+
+
+def test_a_docker_without_buildx_is_not_used(programs: Programs):
+    programs.add("docker", status=1)
+    assert (
+        "docker with buildx, podman or buildah" in programs.run("images.sh", REGISTRY=PLACE).stderr
+    )
+    programs.add("podman")
+    assert programs.run("images.sh", REGISTRY=PLACE).returncode == 0
+    assert [call for call in programs.calls() if call.startswith("podman build")]
 
 
 def test_without_docker_buildah_makes_a_list_of_both_architectures(programs: Programs):

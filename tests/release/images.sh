@@ -3,7 +3,7 @@
 # whichever is here. Names are REGISTRY/operator:VERSION and REGISTRY/nodeagent:VERSION with the version of
 # pyproject.toml. Environment:
 #   REGISTRY        where the images belong, as registry.example/vgpu (required)
-#   PUSH=1          push them there; otherwise each goes into build/images/NAME.oci.tar, an OCI archive of all architectures
+#   PUSH=1          push them there; otherwise each goes into build/oci/NAME.tar, an OCI archive of all architectures
 #   PLATFORMS       linux/amd64,linux/arm64 unless given
 #   BASE, BUILDER   other bases than the Dockerfiles name
 set -euo pipefail
@@ -12,27 +12,26 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 platforms=${PLATFORMS:-linux/amd64,linux/arm64}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 tool=
-for each in docker podman buildah; do
-  command -v "$each" >/dev/null && { tool=$each; break; }
+for each in buildah podman docker; do
+  command -v "$each" >/dev/null || continue
+  # Without buildx docker builds for one architecture only.
+  [ "$each" != docker ] || docker buildx version >/dev/null 2>&1 || continue
+  tool=$each
 done
-[ -n "$tool" ] || { echo "images: docker, podman or buildah is needed, and none is in PATH" >&2; exit 1; }
-if [ "$tool" = docker ] && ! docker buildx version >/dev/null 2>&1; then
-  echo "images: docker has no buildx, which builds for several architectures" >&2
-  exit 1
-fi
+[ -n "$tool" ] || { echo "images: docker with buildx, podman or buildah is needed, and none is in PATH" >&2; exit 1; }
 
 # Only what git knows: build/wheels would bring wheels of this machine's architecture alone.
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 git ls-files -z | xargs -0 cp --parents --no-dereference -t "$context"
-mkdir -p build/images
+mkdir -p build/oci  # not build/images: a node of make cluster imports what is there
 arguments=()
 for name in BASE BUILDER; do
   [ -z "${!name:-}" ] || arguments+=(--build-arg "$name=${!name}")
 done
 for name in operator nodeagent; do
   reference=$REGISTRY/$name:$version
-  archive=build/images/$name.oci.tar
+  archive=build/oci/$name.tar
   file=$context/$name/Dockerfile
   if [ "$tool" = docker ]; then
     where=(--output "type=oci,dest=$archive")
