@@ -1,4 +1,4 @@
-"""Runs the benches of the library and writes what they say, with the ratios to a direct call."""
+"""Runs the benches of the library and writes their figures, with the ratios to a direct call."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def measured(program: Path, *arguments: str) -> dict[str, Any]:
 
 
 def over_seeds(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """One report of the limiter out of several, each of as many scenes.
+    """Return one report of the limiter out of several, each of as many scenes.
 
-    The worst of a figure is the worst of all; its mean is over all scenes. Of throughput and Jain
-    low is bad.
+    The worst value of a figure is the worst of all; its mean is over all scenes. For throughput and
+    Jain, low is bad.
     """
     first = runs[0]
     joined: dict[str, Any] = {
@@ -55,7 +55,7 @@ def over_seeds(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def limiter(program: Path, count: int) -> dict[str, Any]:
-    """The limiter's report over `count` seeds drawn now, on all processors."""
+    """Return the limiter's report over `count` seeds drawn now, measured on all processors."""
     seeds = [str(random.SystemRandom().randrange(1, 1 << 32)) for _ in range(count)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = list(pool.map(lambda seed: measured(program, seed)["limiter"], seeds))
@@ -63,7 +63,7 @@ def limiter(program: Path, count: int) -> dict[str, Any]:
 
 
 def with_ratios(figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures, and beside each that has a direct call how many times as long it takes."""
+    """Return the figures; those with a direct call also have their ratio to it."""
     ratios = {
         f"{name}.{kind}": round(value / group["direct"], 2)
         for name, group in figures.items()

@@ -29,9 +29,9 @@ PACKAGES = (
     "nvidia-nvml-dev==13.5.37",
 )
 HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h", "nvml.h")
-TYPEDEFS = "Typedefs.h"  # how their names end
+TYPEDEFS = "Typedefs.h"  # the end of their names
 PLATFORM = "manylinux2014_x86_64"
-# A row of one of these classes promises that calls are interposed: a list entry is not enough.
+# A row of one of these classes promises that calls are interposed, so a list entry is not enough.
 _MUST_HOOK = frozenset(
     {"ROUTE", "CHARGE", "RELEASE", "VIRTUALISE", "LAUNCH", "OBSERVE", "DENY"},
 )
@@ -70,10 +70,10 @@ class Row:
 
 
 def declared(header: str) -> frozenset[str]:
-    """Every exported name that a header stands for, twins and renamed ones included.
+    """Return every exported name that a header declares, including twins and renamed ones.
 
-    A prototype `cuX` under `#define cuX cuX_v2` declares `cuX_v2`; without the define, in the
-    part for old binaries, `cuX`. Programs ask for both, so both count.
+    A prototype `cuX` under `#define cuX cuX_v2` declares `cuX_v2`; without the define, in the part
+    for old binaries, it declares `cuX`. Programs look up both, so both count.
     """
     text = _COMMENT.sub(" ", header).replace("\\\n", " ")
     names = set(_PROTOTYPE.findall(text))
@@ -87,7 +87,7 @@ def declared(header: str) -> frozenset[str]:
 
 
 def table(*parts: str) -> tuple[Row, ...]:
-    """The rows of `symbols.def` and the lists it includes."""
+    """Return the rows of `symbols.def` and of the lists that it includes."""
     rows = []
     for part in parts:
         for match in _ROW.finditer(_COMMENT.sub(" ", part)):
@@ -107,7 +107,7 @@ def table(*parts: str) -> tuple[Row, ...]:
 
 
 def versions(typedefs: Iterable[str]) -> frozenset[tuple[str, int, bool]]:
-    """(name, first version, per-thread stream?) of every variant that cuGetProcAddress knows."""
+    """Return name, first version and per-thread flag of each variant that cuGetProcAddress has."""
     return frozenset(
         (name, int(since), bool(twin))
         for text in typedefs
@@ -131,10 +131,10 @@ _ENTRY_POINTS = """\
 
 
 def entry_points(names: frozenset[str], known_versions: frozenset[tuple[str, int, bool]]) -> str:
-    """The table of the simulated cuGetProcAddress.
+    """Return the table of the simulated cuGetProcAddress.
 
-    The n-th version of a name is the n-th of the symbols `name`, `name_v2`, … that are exported,
-    counted from the newest; the same for `_ptsz` and `_ptds`.
+    The n-th version of a name is the n-th of the exported symbols `name`, `name_v2`, …, counted
+    from the newest; the same for `_ptsz` and `_ptds`.
 
     Raises:
         ValueError: A name has more versions than symbols.
@@ -192,7 +192,7 @@ def complaints(
 
 
 def fetch(cache: Path) -> None:
-    """Download the pinned packages into `cache`, those that are not there yet.
+    """Download the pinned packages that are missing into `cache`.
 
     Raises:
         subprocess.CalledProcessError: The package index does not give one of them.
@@ -207,7 +207,7 @@ def fetch(cache: Path) -> None:
 
 
 def headers(cache: Path) -> dict[str, str]:
-    """The text of each header in the downloaded packages, by package and file name."""
+    """Return the text of each header in the downloaded packages, by package and file name."""
     texts = {}
     for package in PACKAGES:
         for wheel in wheels(cache, package):
@@ -221,7 +221,7 @@ def headers(cache: Path) -> dict[str, str]:
 
 
 def wheels(cache: Path, package: str) -> list[Path]:
-    """The downloaded files of a pinned package."""
+    """Return the downloaded files of a pinned package."""
     name, _, version = package.partition("==")
     return sorted(cache.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
 
@@ -233,13 +233,13 @@ def default_cache() -> Path:
 
 
 def rows() -> tuple[Row, ...]:
-    """The table of the library."""
+    """Return the table of the library."""
     root = Path(__file__).resolve().parents[1]
     return table(*(path.read_text() for path in sorted((root / "src").glob("symbols*.def"))))
 
 
 def main() -> int:
-    """Run the gate; 0 when every declared function has its row."""
+    """Run the gate; return 0 if every declared function has its row."""
     root = Path(__file__).resolve().parents[1]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cache", type=Path, default=default_cache())

@@ -1,8 +1,8 @@
-"""CUDA's runtime library under a limit, by ctypes, in a process that gpu_cudart.py starts.
+"""Calls CUDA's runtime library under a limit by ctypes, in a process that gpu_cudart.py starts.
 
     cudart_case.py FILE LIMIT_BYTES
 
-Prints one JSON object: what each call answered.
+It prints one JSON object with the answer to each call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Grid(ctypes.Structure):
 
 
 def main() -> None:
-    """Allocate within the limit and beyond it, by each allocator; launch if the runtime can."""
+    """Allocate within the limit and beyond it with each allocator.
+
+    Launch a kernel if the runtime can.
+    """
     runtime, limit = ctypes.CDLL(sys.argv[1]), int(sys.argv[2])
     found: dict[str, Any] = {}
     free, total, address = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_void_p()

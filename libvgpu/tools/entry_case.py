@@ -1,8 +1,8 @@
-"""Look names up by cuGetProcAddress, in a process of its own; gpu_entry.py starts it.
+"""Looks names up with cuGetProcAddress, in a process of its own that gpu_entry.py starts.
 
-Reads a JSON list of [name, version, flags] from standard input and prints one JSON object: for each
-the file and the exported name that the address leads to (null: not found; no name: an address that
-the file does not export), and for the exported names that were expected, whether the file has them.
+It reads a JSON list of [name, version, flags] from standard input and prints one JSON object: for
+each entry the file and the exported name of its address (null: not found; no name: an address that
+the file does not export), and for the expected exported names, whether the file has them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The agent's own code, for what only the agent does: pages, regions and host PIDs.
+"""Runs the agent's own code where only the agent acts: pages, regions and host PIDs.
 
 It needs none of the agent's dependencies, so a bare checkout can run it with the system's Python,
 from 3.10 on.
@@ -46,7 +46,7 @@ class Agent:
         self._host_pids: Any = importlib.import_module(f"{_PACKAGE}.host_pids")
 
     def make_page(self, path: Path, name: str) -> None:
-        """Make a page that denies."""
+        """Create a page that denies everything."""
         self._page.create_page(path, name=name)
 
     def grant(
@@ -58,7 +58,7 @@ class Agent:
         self._page.grant(path, [limit], name=name)
 
     def make_region(self, path: Path) -> None:
-        """Make an empty usage region."""
+        """Create an empty usage region."""
         self._region.create_region(path)
 
     def read_region(self, path: Path) -> tuple[Any, ...]:
@@ -67,6 +67,9 @@ class Agent:
         return found
 
     def write_host_pids(self, path: Path, pids: list[int]) -> int:
-        """Write the PIDs that these processes have here into a region; return how many."""
+        """Write the PIDs that these processes have here into a region.
+
+        Return the number of PIDs.
+        """
         count: int = self._host_pids.write_host_pids(path, pids)
         return count

@@ -1,7 +1,7 @@
-"""One case of the check on a GPU: programs with a time limit, and what came of them.
+"""Runs one case of the check on a GPU: programs with a time limit, and an outcome.
 
-Every case has an outcome and, unless it passed, a reason: a check that ends early, hangs or finds
-something missing must never look like one that passed. Needs Python alone (3.8 or newer).
+Every case has an outcome and, unless it passed, a reason: a check that ends early, hangs or lacks
+something must never look like one that passed. It needs only Python (3.8 or newer).
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
-# Passed where nothing real was there: it proves this program, and no limit.
+# Passed without a real device: this proves the check itself, and no limit.
 SIMULATED = "simulated"
 
 
-# Faults of the check itself, or of what answered it: they cost one case, not those after it.
+# Faults of the check itself or of a program that answered it: they cost one case, not those after
+# it.
 UNEXPECTED = (
     ArithmeticError,
     AttributeError,
@@ -35,22 +36,22 @@ UNEXPECTED = (
 
 
 class CaseError(Exception):
-    """A program of the case did not do what it was started for."""
+    """A program of the case failed to do its job."""
 
 
 class NotRun(Exception):
-    """A case that this machine has nothing for; the message says what is missing."""
+    """The machine has nothing for this case; the message says what is missing."""
 
 
 class Deadline:
-    """Seconds that the whole check may still take."""
+    """The seconds that the whole check may still take."""
 
     def __init__(self, seconds: float, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._end = now() + seconds
 
     def left(self) -> float:
-        """Seconds, at least 0."""
+        """Return the remaining seconds, at least 0."""
         return max(0.0, self._end - self._now())
 
 
@@ -60,12 +61,12 @@ def case(
     """Run one case and return its row.
 
     Args:
-        name: Its name in the findings.
+        name: The name in the findings.
         body: Is given the time it has; returns figures, with sentences on broken promises under
             `wrong`, and the rows of docs/limits.md that they break under `limits`. May raise
             CaseError.
-        limit_s: Seconds that it may take.
-        deadline: Of everything: a case that does not fit in any more has failed.
+        limit_s: The seconds that it may take.
+        deadline: The deadline of the whole check: a case that no longer fits has failed.
     """
     row: dict[str, Any] = {"case": name, "outcome": FAILED, "why": ""}
     seconds = min(limit_s, deadline.left())
@@ -92,7 +93,7 @@ def case(
 def answers(
     command: Sequence[object], *, env: dict[str, str], limit_s: float
 ) -> list[dict[str, Any]]:
-    """Run a program to its end; the JSON objects it printed, one a line.
+    """Run a program to its end; return the JSON objects that it printed, one per line.
 
     Raises:
         CaseError: It failed, took too long, or printed something else.
@@ -101,7 +102,7 @@ def answers(
 
 
 class Started:
-    """A program on its way, in a process group of its own."""
+    """A running program, in a process group of its own."""
 
     def __init__(self, command: Sequence[object], *, env: dict[str, str]) -> None:
         self._name = Path(str(command[0])).name
@@ -120,11 +121,11 @@ class Started:
 
     @property
     def pid(self) -> int:
-        """The PID of the program, or of what starts it in a namespace of its own."""
+        """Return the PID of the program, or of its starter in a namespace of its own."""
         return self._process.pid
 
     def first_answer(self, limit_s: float) -> dict[str, Any]:
-        """The JSON object that it prints before it waits for its standard input to end.
+        """Return the JSON object that it prints before it waits for its standard input to end.
 
         Raises:
             CaseError: It said nothing in time, ended, or printed something else.
@@ -146,7 +147,7 @@ class Started:
         raise CaseError(f"{self._name}: ended without an answer")
 
     def go(self) -> None:
-        """End its standard input."""
+        """Close its standard input."""
         if self._process.stdin is not None:
             self._process.stdin.close()
             self._process.stdin = None
@@ -167,7 +168,7 @@ class Started:
             raise CaseError(f"{self._name}: not JSON: {out[:200]!r}") from error
 
     def kill(self) -> None:
-        """End it, and whatever it started, if it has not ended yet."""
+        """Kill it and everything it started, if it has not ended yet."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
@@ -177,7 +178,7 @@ class Started:
 
 
 def environment(library: Path, **settings: str) -> dict[str, str]:
-    """Of a program on its own (no settings) or under the library with these limits."""
+    """Return the environment of a program on its own, or under the library with these limits."""
     ours = ("LD_PRELOAD", "VGPU_LIMIT_PAGE", "VGPU_USAGE_REGION", "GPU_CORE_UTILIZATION_POLICY")
     limits = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_HOST_MEMORY_LIMIT")
     env = {

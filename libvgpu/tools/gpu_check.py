@@ -1,10 +1,12 @@
-"""Checks the library on whatever CUDA driver is here; made for a real one.
+"""Checks the library on the CUDA driver of this machine, which should be a real one.
 
-In two parts of at most ten minutes each. Part 1 is about the driver: what the library takes for
-granted of PIDs, samples, marks, timeslices and costs, as raw series. Part 2 is about the library:
-limits of memory and compute, its costs, a container's place, CUDA's runtime library and PyTorch
-where there are any. Needs Python 3.8 alone: a machine with a GPU need not have the project's
-environment, nor a network, nor root; what root allows is tried where it is.
+It has two parts of at most ten minutes each. Part 1 is about the driver: the library's assumptions
+about PIDs, samples, marks, timeslices and costs, as raw series. Part 2 is about the library: limits
+of memory and compute, its costs, a container's environment, CUDA's runtime library and PyTorch if
+they are installed.
+
+It needs only Python 3.8: a machine with a GPU may have neither the project's environment, nor a
+network, nor root; checks that need root are tried if possible.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from gpu_report import Report, summary
 from gpu_tools import Tools
 from gpu_torch import Torch
 
-# A part has ten minutes; what is left of them is for a program that has to be ended.
+# A part has ten minutes; a rest of them is reserved for ending a program that hangs.
 SECONDS = 570.0
 PARTS = ("1", "2")
 SECTIONS = {
@@ -41,7 +43,7 @@ SECTIONS = {
 def sections(
     tools: Tools, machine: dict[str, Any]
 ) -> dict[str, dict[str, Callable[[Deadline], Iterable[dict[str, Any]]]]]:
-    """Return what each part consists of."""
+    """Return the sections of each part."""
     memory, entries = Memory(tools), Entries(tools.library)
     total, uuid = machine["total_bytes"], machine["uuid"]
     pids, mounts = machine["may_unshare_pids"], machine["may_unshare_mounts"]
@@ -100,7 +102,10 @@ def identify(tools: Tools) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Check, print and write the findings; 1 when a promise is broken or there is no driver."""
+    """Check, print and write the findings.
+
+    Return 1 if a promise is broken or there is no driver.
+    """
     asked = parsed()
     tools = Tools(asked.spin, asked.measure, library=asked.library, scale=asked.scale)
     try:

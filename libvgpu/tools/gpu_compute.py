@@ -1,8 +1,8 @@
-"""Part 2, compute: how well shares hold, alone and in company.
+"""Part 2, compute: measures how well shares hold, alone and in company.
 
 The share is the rate of kernels of known work under the limit divided by the rate without one, both
-by the device's own clock. NVML's figure for the device stands beside it and decides nothing: it
-counts in whole percents of samples, and the use of all.
+by the device's own clock. NVML's figure for the device is reported too but decides nothing: it
+counts in whole percents of samples, and the use of everybody.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WINDOW_S, LAUNCHES = 5.0, 30
 # In company the first seconds are not exact (docs/limits.md).
 WARM_S, WARM_IN_COMPANY_S = 1.0, 4.0
 UNLIMITED_S = 2.0
-# To start a process, a context and a module.
+# The time to start a process, a context and a module.
 START_S = 30.0
 COMPUTE = "A share of compute is kept."
 
@@ -60,7 +60,7 @@ BURST_S, LIFE_S, RESETS_S = 0.2, 1.0, 6.0
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of launch, and how fast it goes without a limit."""
+    """One kind of launch, and its rate without a limit."""
 
     name: str
     words: list[str]
@@ -80,7 +80,7 @@ class Shares:
         self._works: dict[str, Work] = {}
 
     def rows(self, deadline: Deadline, *, may_unshare: bool) -> Iterator[dict[str, Any]]:
-        """Measure; yield a row for each case, and one for the mean error of all."""
+        """Measure; yield a row for each case, and one with the mean error of all."""
         errors: list[float] = []
         for row in self._cases(deadline, may_unshare=may_unshare):
             found = row.get("error_points", [])
@@ -217,7 +217,7 @@ class Shares:
             yield case(name, body, limit_s=START_S + seconds, deadline=deadline)
 
     def _lone(self, prefix: Sequence[str], own: Deadline) -> dict[str, Any]:
-        """Nobody else computes, so the policy Default must not limit; the agent writes its PID."""
+        """Check that the policy Default does not limit a lone process whose PID the agent wrote."""
         work, agent = self._kernels(LONE, own), Agent()
         with TemporaryDirectory() as folder:
             region = Path(folder, "region")
@@ -248,7 +248,7 @@ class Shares:
         }
 
     def _once(self, own: Deadline) -> dict[str, Any]:
-        """Each kernel has a process of its own, all of one container."""
+        """Measure kernels that each have a process of their own, all in one container."""
         kernel = self._tools.kernel(ONCE_US, own)
         words = ["once", "1", "--rounds", str(kernel["rounds"])]
         runs: list[dict[str, Any]] = []
@@ -301,7 +301,7 @@ class Shares:
         own: Deadline,
         shares: Sequence[dict[str, str]],
     ) -> tuple[list[dict[str, Any]], float | None]:
-        """Run one program for each share at once; their answers, and NVML's mean percent."""
+        """Run one program for each share at once; return their answers, and NVML's mean percent."""
         commands: list[list[object]] = [self._run(work.words, warm_s, window_s) for work in works]
         watch = [self._tools.spin, "watch", f"{(warm_s + window_s) * self._tools.scale:.3f}"]
         *done, seen = self._tools.at_once([*commands, watch], own, *shares, {})
@@ -316,7 +316,7 @@ class Shares:
 
 
 def _judge(work: Work, percent: int, done: dict[str, Any], bar: float) -> dict[str, Any]:
-    """Return the share that a run came to, and what is wrong with it."""
+    """Return the measured share of a run, and what is wrong with it."""
     if not done["per_second"]:
         raise CaseError("nothing ran in the time that counts")
     got = 100 * done["per_second"] / work.per_second

@@ -1,7 +1,7 @@
-"""The constants of the sources that a device can confirm or refute, read from this checkout.
+"""Reads the constants of the sources that a device can confirm or refute from this checkout.
 
-A finding names the constant, its value here and what was measured, so that nobody has to search for
-what a figure means for the code.
+A finding names the constant, its value here and the measured value, so that nobody has to search
+for the meaning of a figure in the code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The library as a container has it: the agent's page, fixed paths, the shadow, ld.so.preload.
+"""Checks the library as a container has it: the agent's page, fixed paths, shadow, ld.so.preload.
 
-The files lie where the agent puts them, in a mount namespace of their own, so nothing of this
+The files are where the agent puts them, in a mount namespace of their own, so nothing of this
 machine is changed. The page and the region are written by the agent's own code, the processes run
 in a PID namespace, and the agent writes their PIDs, as on a node.
 """
@@ -28,8 +28,8 @@ KERNEL_US, PERCENT, BAR_POINTS = 5_000, 25, 3.0
 SLACK = 64 << 20
 MEMORY = "The memory of a container stays within its limit"
 COMPUTE = "A share of compute is kept."
-# `/usr/local` with one folder more and our `/etc` over the real ones, then the driver under its
-# name in containers and the shadow in its place; all of it goes with the namespace.
+# The namespace has `/usr/local` with one more folder and our `/etc` over the real ones, the driver
+# under its name in containers, and the shadow in its place; all of it vanishes with the namespace.
 ENTER = """
 set -e
 root=$1 driver=$2 shadow=$3; shift 3
@@ -81,7 +81,7 @@ def driver_file(env: dict[str, str], limit_s: float) -> Path:
 
 
 class Container:
-    """A container's place on this machine.
+    """A container's environment on this machine.
 
     Args:
         tools: The programs.
@@ -109,7 +109,7 @@ class Container:
 
         return [inside("_denial"), inside("_memory"), inside("_share")]
 
-    # What is checked.
+    # The checks.
 
     def _denial(self, root: Path, own: Deadline) -> dict[str, Any]:
         (refused,) = self._answers(root, "alloc 1M", own)
@@ -166,7 +166,7 @@ class Container:
             "limits": [COMPUTE],
         }
 
-    # The place.
+    # The environment.
 
     def _build(self, root: Path) -> Path:
         local = root / INSIDE[1:]

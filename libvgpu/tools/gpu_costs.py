@@ -26,7 +26,7 @@ START_ROW, START_MS = "A process starts as fast.", 5.0
 
 
 def judged_calls(direct: dict[str, Any], loaded: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return what each call costs more, and the promises that this breaks."""
+    """Return the added cost of each call, and the promises that it breaks."""
     base = {name: median(values) for name, values in direct.items() if isinstance(values, list)}
     more: dict[str, dict[str, float]] = {name: {} for name in base}
     wrong, limits = [], []

@@ -1,7 +1,7 @@
-"""CUDA's runtime library under the limit, where this machine has one: cudaMalloc and its relatives.
+"""Checks CUDA's runtime library under the limit: cudaMalloc and its relatives.
 
 Most programs reach the driver through it. It is not part of the driver, so a bare machine has none;
-`GPU_CHECK_CUDART` names one that lies elsewhere.
+`GPU_CHECK_CUDART` names one in another place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Part 1: how the driver and the device behave where the library relies on them.
+"""Part 1: checks that driver and device behave as the library assumes.
 
 Nothing of the library runs here. Every case keeps its raw series, so that the simulated driver can
-be set from them; it fails where the library's assumption does not hold, and names the constants
+be set from them; it fails if an assumption of the library does not hold, and names the constants
 that the series confirm or refute.
 """
 
@@ -39,7 +39,7 @@ NVML_PART = 0.01
 # An NVML that starts slower than this breaks the promise of a process's start (docs/limits.md).
 INIT_MS = 5.0
 
-# NVML shows a sample at most so late (src/calibrate.c counts on less).
+# The largest age of a sample that NVML shows (src/calibrate.c counts on less).
 LATEST_S = 1.5
 DUTY, DUTY_POINTS, SUM_POINTS = 25, 4.0, 8.0
 # Between the clocks of device and host; and so late a mark may be in its context's turn.
@@ -60,7 +60,7 @@ IN_MIG = "NVML has no samples of processes on a device in MIG mode"
 
 
 class Facts:
-    """The measurements, one after the other on a device that is otherwise idle.
+    """Measures facts, one after the other, on a device that is otherwise idle.
 
     Args:
         tools: The programs.
@@ -223,7 +223,7 @@ class Facts:
     # No limit rests on marks. When they come tells whether the limiter could use them.
 
     def _late(self, found: dict[str, Any]) -> tuple[float, list[float]]:
-        """Return the part of looks in which it was not the process's turn, and the lateness."""
+        """Return the fraction of looks outside the process's turn, and the lateness."""
         late = lateness_us(found["host_us"], found["device_us"], drift=DRIFT)
         others = found["waiting"] + sum(one > NEAR_US for one in late)
         return others / found["looks"] if found["looks"] else 0.0, late
@@ -358,7 +358,7 @@ class Facts:
 def judge_samples(
     seen: dict[str, Any], done: list[dict[str, Any]], *, period_ms: float, others: int
 ) -> dict[str, Any]:
-    """Return what a series of NVML's samples says beside the work that was really done.
+    """Return the findings of a series of NVML's samples, compared with the work really done.
 
     Args:
         seen: The answer of `vgpu-measure samples`.

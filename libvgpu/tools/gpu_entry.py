@@ -1,8 +1,8 @@
-"""Check the address that cuGetProcAddress returns for each function that the library interposes.
+"""Checks the address that cuGetProcAddress returns for each function that the library interposes.
 
-The library recognises what the driver answers by its address, if the driver exports that address,
-and else by the name that was asked for. Under the library every look-up of an interposed function
-must lead to the library.
+The library recognises the driver's answer by its address if the driver exports that address, and
+otherwise by the requested name. Under the library, every look-up of an interposed function must
+lead to the library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LookUp(NamedTuple):
 
 
 def interposed(table: str) -> dict[str, set[int]]:
-    """Return the versions at which each interposed function changed, by the name asked for."""
+    """Return the versions at which each interposed function changed, by its requested name."""
     found: dict[str, set[int]] = {}
     for row in _ROW.finditer(table):
         found.setdefault(row["base"], set()).add(int(row["since"]))
@@ -80,8 +80,8 @@ def judged_library(
 
     Args:
         calls: The look-ups.
-        bare: What the driver alone answers.
-        found: What is answered under the library.
+        bare: The answers of the driver alone.
+        found: The answers under the library.
         names: The exported names that the library interposes.
     """
     past = set()

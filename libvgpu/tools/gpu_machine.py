@@ -1,4 +1,4 @@
-"""The machine that is checked: is its driver real, of which kind, and what does root allow here."""
+"""Describes the machine that is checked: the kind of its driver, and the rights of this user."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def allows(*words: str) -> bool:
 
 
 def describe(card: dict[str, Any], who: dict[str, Any]) -> dict[str, Any]:
-    """Return what the report says about the machine.
+    """Return the report's description of the machine.
 
     Args:
         card: The first device, as vgpu-probe describes it.

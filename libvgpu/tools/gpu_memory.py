@@ -1,7 +1,7 @@
-"""Part 2, memory: limits by every call that the probe knows, and by many processes of a container.
+"""Part 2, memory: limits for every call that the probe knows, and for many processes at once.
 
-Runs the probe under the library, and beside it the probe without the library, whose view of NVML is
-the truth.
+It runs the probe under the library, and beside it the probe without the library, whose view of NVML
+is the truth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOLD_S = 5
 PROBE_S = 60.0
 PROCESSES = 9
 LOOK_S, SAME_LOOKS = 0.5, 4
-# What the driver may lose to its own grains when memory is taken to the last byte.
+# The bytes that the driver may lose to its own granularity when memory is used to the last byte.
 SLACK = 64 << 20
 LIMIT, EXACT, VIEWS = (
     "The memory of a container stays within its limit",
@@ -30,7 +30,7 @@ LIMIT, EXACT, VIEWS = (
 
 
 class Memory:
-    """vgpu-probe, with and without the library."""
+    """Runs vgpu-probe with and without the library."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -76,7 +76,7 @@ class Memory:
             yield case(name, body, limit_s=PROBE_S, deadline=deadline)
 
     def check(self, limit: int, own: Deadline) -> dict[str, Any]:
-        """Return what happens under one limit.
+        """Return the results under one limit.
 
         Raises:
             CaseError: It could not be done, or not in time.
@@ -120,7 +120,7 @@ class Memory:
         }
 
     def check_processes(self, limit: int, own: Deadline) -> dict[str, Any]:
-        """Return what the device holds when the processes of a container ask for all of the limit.
+        """Return the use of the device when the processes of a container ask for all of the limit.
 
         With their contexts it does not fit, so the last of them must be refused.
         """
@@ -153,9 +153,9 @@ class Memory:
         }
 
     def check_namespace(self, limit: int, own: Deadline) -> dict[str, Any]:
-        """Return the same of processes that begin at once in a PID namespace.
+        """Return the same for processes that start at once in a PID namespace.
 
-        No agent writes their PIDs: they may do all this before its first look.
+        No agent writes their PIDs: all of this may happen before its first look.
         """
         before = self.used(own)
         each = limit // PROCESSES // (2 << 20) * (2 << 20)

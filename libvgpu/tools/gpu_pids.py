@@ -1,4 +1,4 @@
-"""By which PIDs NVML names processes, and whether it shows their memory.
+"""Finds out by which PIDs NVML names processes, and if it shows their memory.
 
 The library finds itself in NVML's lists and samples by its own PID or by the one that the agent
 wrote into its slot, the PID on the host. Drivers differ in which of the two they show to a caller
@@ -99,7 +99,7 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
 
 
 class Pids:
-    """The program, outside a PID namespace and in one."""
+    """Runs the program outside a PID namespace and in one."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools

@@ -22,7 +22,7 @@ _WIDTH = 64
 
 
 class Report:
-    """The findings so far; written after every row, so that a killed check leaves what it has.
+    """The findings so far, written after every row, so that a killed check leaves its results.
 
     Args:
         path: The JSON file. Parts that an earlier run of the same machine wrote are kept.
@@ -46,7 +46,7 @@ class Report:
         self._write()
 
     def add(self, part: str, row: dict[str, Any]) -> None:
-        """Take one row in and print it."""
+        """Add one row and print it."""
         if self.machine["simulated"] and row["outcome"] == PASSED:
             row = {**row, "outcome": SIMULATED}
         self.parts[part]["rows"].append(row)
@@ -110,7 +110,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def summary(findings: dict[str, Any]) -> str:
-    """Return what follows the rows: broken promises, and constants that do not fit."""
+    """Return the text after the rows: broken promises, and constants that do not fit."""
     lines = [""]
     for limit, cases in findings["limits_shown_wrong"].items():
         lines.append(f"docs/limits.md is wrong here: {limit} ({'; '.join(cases)})")

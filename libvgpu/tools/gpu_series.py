@@ -1,4 +1,4 @@
-"""Draw conclusions from the raw series of vgpu-measure. Pure: series in, figures out."""
+"""Draws conclusions from the raw series of vgpu-measure. Pure: series in, figures out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def drift_ppm(host_us: Sequence[float], device_us: Sequence[float]) -> float:
 def lateness_us(
     host_us: Sequence[float], device_us: Sequence[float], *, drift: float
 ) -> list[float]:
-    """Return how late each mark was beside the quickest of late."""
+    """Return the lateness of each mark, compared with the quickest recent one."""
     late, found = 0.0, []
     for host, device in zip(host_us, device_us):
         late = max(0.0, late + device - host * (1 + drift))
@@ -89,7 +89,7 @@ def samples(rows: Sequence[Sequence[float]]) -> dict[str, Any]:
     seen: dict[float, float] = {}
     for at, wall, stamp, _, _ in rows:
         seen.setdefault(stamp, (wall if clock == "wall" else at) - stamp)
-    # The first that is shown may have lain there for long.
+    # The first sample that is shown may have been there for long.
     lags = [lag for stamp, lag in seen.items() if stamp != stamps[0]]
     return {
         "count": len(rows),

@@ -1,4 +1,4 @@
-"""The file that makes the simulated driver like the device that was measured (fake/README.md)."""
+"""Writes the file that makes the simulated driver like the measured device (fake/README.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 1 << 20
 
 
 def machine_file(machine: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of the file, as far as the cases that were run know them."""
+    """Return the lines of the file, as far as the cases that were run determine them."""
     by_case = {row["case"]: row for row in rows}
     found: dict[str, object] = {"driver": machine["driver"]}
     cuda = machine["cuda"]

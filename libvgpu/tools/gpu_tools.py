@@ -1,4 +1,4 @@
-"""The programs that measure, and how several of them run at once."""
+"""The measuring programs, and how several of them run at once."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Tools:
         return self._rounds[microseconds]
 
     def rounds(self, microseconds: int, own: Deadline) -> list[str]:
-        """Return the words that ask for kernels of about this length."""
+        """Return the arguments that ask for kernels of about this length."""
         return ["--rounds", str(self.kernel(microseconds, own)["rounds"])]
 
     def work(self, microseconds: int, own: Deadline) -> list[str]:
-        """Return the words that ask vgpu-spin for kernels of about this length."""
+        """Return the arguments that ask vgpu-spin for kernels of about this length."""
         return [*self.rounds(microseconds, own), "--us", str(self.kernel(microseconds, own)["us"])]
 
     def look(self, own: Deadline) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Tools:
     def at_once(
         self, commands: Sequence[Sequence[object]], own: Deadline, *settings: dict[str, str]
     ) -> list[dict[str, Any]]:
-        """Run gated programs that begin together; return the last answer of each.
+        """Run gated programs that start together; return the last answer of each.
 
         Args:
             commands: The programs, without `--gate`.
