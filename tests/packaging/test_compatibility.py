@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
+from manual.words import metrics
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig, NodeConfig, NvidiaConfig
 from vgpu_api.config import hami as hami_documents
@@ -20,6 +22,7 @@ from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICI
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text()
+RECORDS = ROOT / "manifests" / "components" / "hami-records" / "records.yaml"
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -37,6 +40,32 @@ def functions_of(file: str) -> frozenset[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
+
+
+def series_of(answer: str) -> set[str]:
+    """Return HAMi's metrics of the rows whose second cell begins so."""
+    rows = [row for row in ROWS if row[1].startswith(answer)]
+    assert rows, answer
+    return {name for row in rows for name in re.findall(r"`([A-Za-z_]+)`", row[0])}
+
+
+def recorded() -> set[str]:
+    (document,) = yaml.safe_load_all(RECORDS.read_text())
+    return {rule["record"] for group in document["spec"]["groups"] for rule in group["rules"]}
+
+
+def test_every_series_under_hamis_names_stands_on_the_page_as_served_and_no_other_does() -> None:
+    served = {name for name in {*metrics(), *recorded()} if not name.startswith("vgpu")}
+    assert series_of("metrics of the agent") | series_of("recording rules") == served
+
+
+def test_no_series_that_the_page_calls_absent_is_served_and_its_replacement_is() -> None:
+    absent = series_of("no series")
+    assert len(absent) > 10
+    assert absent & {*metrics(), *recorded()} == set()
+    answers = [row[2] for row in ROWS if row[1].startswith("no series")]
+    instead = {name for answer in answers for name in re.findall(r"`(vgpu_\w+)`", answer)}
+    assert instead <= metrics().keys()
 
 
 @pytest.mark.parametrize(("file", "test"), sorted(set(NAMED.findall(PAGE))))
