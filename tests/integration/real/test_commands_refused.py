@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,10 @@ from vgpu_client.api import Api
 from vgpu_local.accounts import SERVICE_ACCOUNTS, kubeconfig_with, token
 from vgpu_local.command import in_files, in_terminal
 from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.fork_server import ForkServer
 
+Asked = Callable[[Path, Arguments], subprocess.CompletedProcess[str]]
+"""Runs `kubectl vgpu` with a kubeconfig and arguments."""
 NOBODY = ("default", "nobody")
 
 pytestmark = pytest.mark.timeout(300)
@@ -60,15 +63,19 @@ def bare() -> Iterator[Path]:
         yield running.kubeconfig
 
 
-def asked(kubeconfig: Path, folder: Path, arguments: Arguments) -> subprocess.CompletedProcess[str]:
-    return in_files(kubeconfig, *with_a_file(arguments, folder))
+@pytest.fixture
+def asked(fork_server: ForkServer, tmp_path: Path) -> Asked:
+    def run(kubeconfig: Path, arguments: Arguments) -> subprocess.CompletedProcess[str]:
+        return in_files(kubeconfig, *with_a_file(arguments, tmp_path), spawn=fork_server.spawn)
+
+    return run
 
 
 @pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
 def test_without_rights_it_says_in_one_line_what_is_forbidden(
-    without_rights: Path, tmp_path: Path, arguments: Arguments
+    without_rights: Path, asked: Asked, arguments: Arguments
 ) -> None:
-    done = asked(without_rights, tmp_path, arguments)
+    done = asked(without_rights, arguments)
     assert done.returncode in (1, 2), done
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
@@ -77,9 +84,9 @@ def test_without_rights_it_says_in_one_line_what_is_forbidden(
 
 @pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
 def test_where_the_project_is_not_it_says_so_without_a_traceback(
-    bare: Path, tmp_path: Path, arguments: Arguments
+    bare: Path, asked: Asked, arguments: Arguments
 ) -> None:
-    done = asked(bare, tmp_path, arguments)
+    done = asked(bare, arguments)
     assert "Traceback" not in done.stdout + done.stderr
     if arguments[0] in FIND_OUT:
         assert done.returncode in (0, 1), done
@@ -109,11 +116,11 @@ def test_so_does_each_program_besides(
 
 @pytest.mark.parametrize("verb", asking_a_cluster())
 def test_an_administrator_is_answered_alike_in_a_terminal_and_piped(
-    plane: ControlPlane, bare: Path, tmp_path: Path, verb: str
+    plane: ControlPlane, bare: Path, asked: Asked, tmp_path: Path, verb: str
 ) -> None:
     kubeconfig = bare if verb == "uninstall" else plane.kubeconfig
     arguments = next(each for each in invocations() if each[0] == verb)
-    piped = asked(kubeconfig, tmp_path, arguments)
+    piped = asked(kubeconfig, arguments)
     code, shown = in_terminal(kubeconfig, *with_a_file(arguments, tmp_path))
     assert code == piped.returncode in (0, 1, 2), shown
     assert shown.strip() != ""
