@@ -249,6 +249,62 @@ def test_a_code_that_nobody_redeems_leads_to_the_log_in(
         assert "abc" not in tab.page.url
 
 
+def test_bars_fill_their_height_and_as_much_of_their_width_as_is_allocated(
+    browser: Browser, small: ServedFleet
+) -> None:
+    with visit(browser, small) as tab:
+        tab.log_in()
+        tab.go("nodes")
+        bars = tab.page.get_by_role("meter").all()
+        assert bars
+        for bar in bars:
+            part = bar.locator(".segment").bounding_box()
+            whole = bar.bounding_box()
+            assert part is not None
+            assert whole is not None
+            assert part["height"] == whole["height"]
+            held, given = (
+                float(bar.get_attribute(f"aria-value{name}") or "") for name in ("now", "max")
+            )
+            assert part["width"] == pytest.approx(whole["width"] * held / given, abs=1)
+
+
+def test_a_gpu_is_one_bar_with_a_segment_for_each_claim(
+    browser: Browser, small: ServedFleet
+) -> None:
+    with visit(browser, small) as tab:
+        tab.log_in()
+        tab.go("node")
+        rows = [row for row in tab.page.locator("tbody tr").all() if row.locator("li").count()]
+        assert rows
+        for row in rows:
+            claims = [name.split("\n")[0] for name in row.locator("li a").all_inner_texts()]
+            segments = row.get_by_role("img").locator(".segment").all()
+            titles = [each.get_attribute("title") or "" for each in segments]
+            assert [title.partition(":")[0] for title in titles] == claims
+
+
+def test_a_reason_leads_to_the_claims_that_wait_for_it_with_their_sentence(
+    browser: Browser, small: ServedFleet
+) -> None:
+    with visit(browser, small) as tab:
+        tab.log_in()
+        reason = tab.page.get_by_role("region", name="Why claims wait").get_by_role("link").first
+        word = reason.inner_text()
+        reason.click()
+        tab.page.get_by_role("heading", level=1, name="Waiting claims").wait_for()
+        found = tab.page.locator(".reason").all_inner_texts()
+        assert set(found) == {word}
+        assert all(tab.page.locator(".sentence").all_inner_texts())
+
+
+def test_a_page_that_does_not_exist_says_so(browser: Browser, small: ServedFleet) -> None:
+    with visit(browser, small) as tab:
+        tab.log_in()
+        tab.page.evaluate("() => { location.hash = '#/nonsense'; }")
+        tab.page.get_by_role("heading", level=1, name="No such page").wait_for()
+
+
 def test_a_wrong_token_is_refused_in_words(browser: Browser, small: ServedFleet) -> None:
     with visit(browser, small) as tab:
         tab.page.get_by_label("Token").fill("forged")

@@ -106,6 +106,7 @@ class ClaimRow:
         reason: The reason of a refusal or violation.
         since: The time of the refusal or violation, RFC 3339.
         memory_mib: The claim's memory in MiB.
+        message: The sentence of the refusal or violation, which the event has, too.
     """
 
     key: ClaimKey
@@ -117,6 +118,7 @@ class ClaimRow:
     since: str
     memory_mib: int
     cores: int
+    message: str = ""
 
 
 class Mirror:
@@ -299,4 +301,5 @@ def claim_row(claim: VGPUClaim) -> ClaimRow:
         or "",
         memory_mib=memory,
         cores=cores,
+        message=shown.message if shown is not None and reason else "",
     )

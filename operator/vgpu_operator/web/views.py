@@ -49,6 +49,7 @@ class Query:
         text: Show rows whose name contains this text; empty: all.
         state: Show rows in this state; empty: all.
         namespace: Show claims in this namespace; empty: all readable ones.
+        reason: Show claims that were refused or violated for this reason; empty: all.
     """
 
     page: int = 1
@@ -57,6 +58,7 @@ class Query:
     text: str = ""
     state: str = ""
     namespace: str = ""
+    reason: str = ""
 
     @classmethod
     def read(cls, given: Mapping[str, str], orders: Iterable[str] | None) -> Query:
@@ -75,7 +77,7 @@ class Query:
                 raise BadInput.forbidden(name, "the page has no such parameter")
             return cls()
         for name, value in given.items():
-            if name not in ("page", "size", "sort", "text", "state", "namespace"):
+            if name not in ("page", "size", "sort", "text", "state", "namespace", "reason"):
                 raise BadInput.forbidden(name, "the page has no such parameter")
             if len(value) > _LARGEST_FILTER:
                 raise BadInput.too_many(name, len(value), _LARGEST_FILTER, "characters")
@@ -89,6 +91,7 @@ class Query:
             text=given.get("text", ""),
             state=given.get("state", ""),
             namespace=given.get("namespace", ""),
+            reason=given.get("reason", ""),
         )
 
 
@@ -121,6 +124,7 @@ def fleet(mirror: Mirror, sight: Sight) -> Document:
             "reasons": _counted(claim.reason for claim in waiting),
             "waitingSince": min((claim.since for claim in waiting if claim.since), default=""),
         },
+        "readsClaims": sight.everywhere or bool(sight.namespaces),
         "namespaces": _namespaces(claims),
         "others": _sum_of(
             claim for claim in mirror.claims.values() if not sight.reads(claim.key.namespace)
@@ -322,13 +326,7 @@ def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
     if query.namespace:
         _must_read(sight, query.namespace)
     readable = [row for row in mirror.claims.values() if sight.reads(row.key.namespace)]
-    found = [
-        row
-        for row in readable
-        if query.namespace in ("", row.key.namespace)
-        and query.state in ("", row.state)
-        and (query.text in row.key.name or query.text in row.pod)
-    ]
+    found = [row for row in readable if _is_asked_for(row, query)]
     rows = _in_order(found, query, CLAIM_ORDERS, "name", lambda row: row.key)
     hidden = len(mirror.claims) - len(readable)
     return {
@@ -337,6 +335,15 @@ def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
         "others": hidden if sight.devices else None,
         **_paged(rows, query, _claim_row),
     }
+
+
+def _is_asked_for(row: ClaimRow, query: Query) -> bool:
+    return (
+        query.namespace in ("", row.key.namespace)
+        and query.state in ("", row.state)
+        and query.reason in ("", row.reason)
+        and (query.text in row.key.name or query.text in row.pod)
+    )
 
 
 def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Document:
@@ -384,6 +391,7 @@ def _claim_row(row: ClaimRow) -> Document:
         "node": row.node,
         "pod": row.pod,
         "reason": row.reason,
+        "message": row.message,
         "since": row.since,
         "memoryMiB": row.memory_mib,
         "cores": row.cores,

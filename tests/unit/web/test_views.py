@@ -251,3 +251,32 @@ def test_a_claim_that_waits_shows_its_pod_and_one_that_is_deleted_says_so() -> N
         "waits": ("Waiting", "p"),
         "goes": ("Terminating", "pod-of-goes"),
     }
+
+
+def test_a_claim_that_waits_has_the_sentence_of_its_event() -> None:
+    waiter = a_waiter("late", message="asked 81,920 MiB; the largest device has 16,384 MiB")
+    mirror = a_mirror(claims=[waiter, a_holder("served")])
+    found = views.claims(mirror, ADMIN, views.Query())["items"]
+    sentences = {row["name"]: row["message"] for row in found}
+    assert sentences == {
+        "late": "asked 81,920 MiB; the largest device has 16,384 MiB", "served": ""
+    }  # fmt: skip
+
+
+def test_claims_are_shown_by_the_reason_for_which_they_wait() -> None:
+    waiters = [a_waiter("a"), a_waiter("b", reason="CardTypeMismatch")]
+    mirror = a_mirror(claims=waiters)
+    found = views.claims(mirror, ADMIN, views.Query(reason="CardTypeMismatch"))
+    assert [row["name"] for row in found["items"]] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("sight", "reads"),
+    [
+        (Sight("nobody"), False),
+        (Sight("tenant", namespaces=frozenset({"default"})), True),
+        (Sight("admin", everywhere=True), True),
+    ],
+)
+def test_the_fleet_says_if_claims_may_be_read_at_all(sight: Sight, reads: bool) -> None:
+    assert views.fleet(a_mirror(claims=[a_waiter("a")]), sight)["readsClaims"] is reads

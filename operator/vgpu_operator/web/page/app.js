@@ -53,13 +53,23 @@ const percent = (part) => `${(100 * part).toFixed(part && part < 0.1 ? 1 : 0)} %
 
 function share({ held, given }, shown, label) {
   const text = `${shown(held)} of ${shown(given)}`;
-  const meter = el("meter", { min: 0, max: Math.max(given, 1), "aria-label": `${label}: ${text}` });
-  meter.value = held;
+  const meter = el("div", {
+    class: "segments", role: "meter", "aria-label": `${label}: ${text}`,
+    "aria-valuemin": 0, "aria-valuemax": Math.max(given, 1), "aria-valuenow": held, "aria-valuetext": text });
+  meter.append(segment(held, given));
   return el("div", { class: "amount" }, text, meter);
+}
+
+// A <meter> is drawn with half its height in Chromium, and its parts differ between browsers.
+function segment(amount, given, attributes = {}) {
+  const made = el("span", { ...attributes, class: `segment ${attributes.class ?? ""}` });
+  made.style.width = `${100 * Math.min(amount / Math.max(given, 1), 1)}%`;
+  return made;
 }
 
 const cores = (hundredths) => (hundredths / 100).toLocaleString("en", { maximumFractionDigits: 2 });
 const count = (number) => number.toLocaleString("en");
+const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 const tally = (words) => el("ul", { class: "tally" }, Object.entries(words).map(([word, number]) =>
   el("li", null, `${count(number)} `, state(word))));
 
@@ -128,13 +138,17 @@ function fleet(found) {
     ["Waiting", link("#/claims?state=Waiting&sort=since", count(claims.waiting)),
       claims.waitingSince ? el("span", null, "the longest for ", since(claims.waitingSince)) : "no claim waits"],
   );
-  made.push(tiles(...sums));
+  if (!devices && !found.readsClaims) {
+    sums.length = 0;
+    made.push(el("p", { class: "faint" }, "You may list claims in no namespace that has any, so claims are not shown."));
+  }
+  if (sums.length) made.push(tiles(...sums));
   const beside = [];
   if (claims.waiting) {
     beside.push(section("Why they wait", table("Why claims wait",
       [{ text: "Reason" }, { text: "Claims" }],
       Object.entries(claims.reasons).map(([reason, number]) =>
-        [reason || "no reason yet", share({ held: number, given: claims.waiting }, count, reason)]))));
+        [reason ? link(`#/claims?state=Waiting&reason=${encodeURIComponent(reason)}`, reason) : "no reason yet", share({ held: number, given: claims.waiting }, count, reason)]))));
   }
   if (devices) {
     beside.push(section("Models", table("Models",
@@ -183,9 +197,22 @@ function node(found) {
       { text: "Memory" }, { text: "Compute" }, { text: "Slots", number: true }, { text: "Held by" }],
     found.items.map((device) => [
       [`${device.index ?? "–"} `, el("code", null, device.uuid || device.name)], device.model, state(device.state), device.mode,
-      share(device.memory, mib, `Memory of ${device.uuid}`),
+      segments(device),
       share(device.cores, (number) => `${number} %`, `Compute of ${device.uuid}`),
       `${device.slots.held}/${device.slots.given}`, holders(device)]))];
+}
+
+// The memory of a GPU as one bar, with a segment per claim.
+function segments({ uuid, memory, holders: named, others }) {
+  const parts = named.map((each) => [`${each.namespace}/${each.name}`, each.memoryMiB]);
+  if (others.claims) parts.push([`${counted(others.claims, "claim")} of other namespaces`, others.memoryMiB]);
+  const rest = memory.held - parts.reduce((sum, [, amount]) => sum + amount, 0);
+  if (rest > 0) parts.push(["not available", rest]);
+  const text = `${mib(memory.held)} of ${mib(memory.given)}`;
+  const bar = el("div", { class: "segments", role: "img", "aria-label": `Memory of ${uuid}: ${text}` },
+    parts.map(([name, amount], at) =>
+      segment(amount, memory.given, { title: `${name}: ${mib(amount)}`, class: `tone${at % 4}` })));
+  return el("div", { class: "amount" }, text, bar);
 }
 
 function holders({ holders: named, others }) {
@@ -204,33 +231,36 @@ function claims(found, query) {
   return [heading(query.get("state") === "Waiting" ? "Waiting claims" : "Claims"),
     filter(query, "Name or pod", found.states, found.namespaces),
     table("Claims", [
-      { text: "Claim", order: "name" }, { text: "State", order: "state" }, { text: "Request" },
-      { text: "Why", order: "reason" }, { text: "Node", order: "node" }, { text: "Pod" },
+      { text: "Claim", order: "name" }, { text: "State", order: "state" },
+      { text: "Why", order: "reason" }, { text: "Request" }, { text: "Node", order: "node" }, { text: "Pod" },
       { text: "Memory", order: "memory", number: true }, { text: "For", order: "since", number: true }],
     found.items.map((row) => [
-      link(path("claims", row.namespace, row.name), `${row.namespace}/${row.name}`), state(row.state), row.asks,
-      row.reason, row.node ? link(path("nodes", row.node), row.node) : "", row.pod,
-      mib(row.memoryMiB), since(row.since)]),
-    { query, empty: "no claim matches" }),
+      link(path("claims", row.namespace, row.name), `${row.namespace}/${row.name}`), state(row.state), why(row), row.asks,
+      row.node ? link(path("nodes", row.node), row.node) : "", row.pod,
+      row.node ? mib(row.memoryMiB) : "–", since(row.since)]),
+    { query, empty: found.others && !found.namespaces.length ? "you may list claims in no namespace that has any" : "no claim matches" }),
     pages(found, query), hidden];
 }
 
+// The reason, and the sentence that the event has.
+const why = (row) => row.reason ? [el("span", { class: "reason" }, row.reason), el("p", { class: "sentence faint" }, row.message)] : "";
+
 function claim(found) {
-  const { why } = found;
+  const { why: said } = found;
   const made = [heading(`Claim ${found.namespace}/${found.name}`, state(found.state)),
     facts([["For", since(found.since)], ["Request", found.asks],
       ["Pod", found.pod], ["Node", found.node && link(path("nodes", found.node), found.node)]])];
-  if (!why) return made;
-  const text = [why.reason, why.message].filter(Boolean).join(": ");
+  if (!said) return made;
+  const text = [said.reason, said.message].filter(Boolean).join(": ");
   made.push(el("h2", null, found.node ? "Why here" : "Why it waits"));
-  if (text) made.push(el("p", { class: "why" }, text));
-  if (why.now && why.now !== why.message) made.push(el("p", { class: "why" }, `Now: ${why.now}`));
-  if (why.devices.length) made.push(el("ul", null, why.devices.map((each) => el("li", null, each))));
-  if (why.group) made.push(el("p", null, why.group.message));
-  if (why.preemption) made.push(el("p", null, why.preemption.message));
-  for (const text of [why.not_shown, why.not_judged].filter(Boolean)) made.push(el("p", { class: "faint" }, text));
-  if (why.way_out) made.push(el("p", { class: "why" }, sentence(why.way_out)));
-  made.push(...verdicts(why.nodes, why.alike));
+  if (text) made.push(el("p", { class: found.node && !found.reason ? "why calm" : "why" }, text));
+  if (said.now && said.now !== said.message) made.push(el("p", { class: "why" }, `Now: ${said.now}`));
+  if (said.devices.length) made.push(el("ul", null, said.devices.map((each) => el("li", null, each))));
+  if (said.group) made.push(el("p", null, said.group.message));
+  if (said.preemption) made.push(el("p", null, said.preemption.message));
+  for (const text of [said.not_shown, said.not_judged].filter(Boolean)) made.push(el("p", { class: "faint" }, text));
+  if (said.way_out) made.push(el("p", { class: "why" }, sentence(said.way_out)));
+  made.push(...verdicts(said.nodes, said.alike));
   made.push(el("h2", null, "Conditions"), table("Conditions",
     [{ text: "Type" }, { text: "Status" }, { text: "Reason" }, { text: "Message" }, { text: "For", number: true }],
     found.conditions.map((each) => [each.type, each.status, each.reason, each.message, since(each.since)])));
@@ -248,7 +278,7 @@ function verdicts(found, alike) {
     found.map((each) => [
       link(path("nodes", each.name), each.name), el("span", { class: each.serves ? "good" : "" }, each.verdict),
       (each.end_first ?? []).join(", "), each.score.toFixed(2),
-      el("details", null, el("summary", null, `${each.devices.length} devices`),
+      el("details", null, el("summary", null, counted(each.devices.length, "device")),
         el("ul", null, each.devices.map((one) => el("li", null, device(one)))))]))];
   const more = (each) => `${count(each.count)} more node${each.count > 1 ? "s" : ""}: ${each.verdict} (${each.first.join(", ")}${each.count > each.first.length ? ", …" : ""})`;
   if (alike.length) made.push(el("ul", { class: "plain faint" }, alike.map((each) => el("li", null, more(each)))));
@@ -349,6 +379,7 @@ async function route(event) {
   if (code) { await redeem(code); return; }
   if (!token) { login(); return; }
   if (!who && !await enter()) return;
+  if (!place || place === "/") { location.hash = "#/fleet"; return; }
   if (place === "/what-if") { ask(); return; }
   for (const [pattern, view] of VIEWS) {
     const found = pattern.exec(place);
@@ -359,7 +390,8 @@ async function route(event) {
     await follow(address + (search ? `?${query}` : ""), (document) => render(document, query), moved);
     return;
   }
-  location.hash = "#/fleet";
+  say("");
+  show([heading("No such page"), el("p", null, link("#/fleet", "Fleet"))], { keepFocus: false });
 }
 
 function mark() {
