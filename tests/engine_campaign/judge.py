@@ -7,6 +7,7 @@ server, and the containers that run with which pages. It knows nothing of the op
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,12 +17,13 @@ from typing import Any
 
 from oracle import Amounts, ByDevice, moments, needed_by, total_of
 from vgpu_api.core import Container, Node, Pod, PodDisruptionBudget, PodGroup
-from vgpu_api.names import ANNOTATION_CLAIM, FINALIZER_IN_USE
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_RESOURCES, FINALIZER_IN_USE
 from vgpu_api.resources import (
     GPU_DEVICES,
     NODES,
     POD_DISRUPTION_BUDGETS,
     PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     VGPU_CLAIMS,
 )
@@ -29,6 +31,7 @@ from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, GPUDevice, VGPUClaim
 
 from .gangs import Gangs
 from .making_way import Limits, MakingWay
+from .resource_claims import HandedOver
 
 ALL_CORES = 100
 QUOTA = "limits.nvidia.com/gpumem"
@@ -99,6 +102,7 @@ class Judge:
         calm_since: Since when there are no faults; infinite while there are.
         making_way: Judges who makes way for whom.
         gangs: Judges pods that start together.
+        handed_over: Judges ResourceClaims.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -123,11 +127,13 @@ class Judge:
     calm_since: float = float("inf")
     making_way: MakingWay = field(init=False)
     gangs: Gangs = field(init=False)
+    handed_over: HandedOver = field(init=False)
     _restored_at: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.making_way = MakingWay(self, self.limits)
         self.gangs = Gangs(self, self.has_filters)
+        self.handed_over = HandedOver(self)
 
     # Observations.
 
@@ -157,6 +163,8 @@ class Judge:
                 self._claim(VGPUClaim.read(dict(write.obj)), gone=gone, by=write.by)
             case POD_DISRUPTION_BUDGETS.plural:
                 self._budget(PodDisruptionBudget.model_validate(write.obj), gone=gone)
+            case RESOURCE_CLAIMS.plural:
+                self.handed_over.resource_claim(write.obj, gone=gone, by=write.by)
             case "podgroups":
                 self.gangs.group(PodGroup.model_validate(write.obj), gone=gone)
 
@@ -209,6 +217,8 @@ class Judge:
             if plural == VGPU_CLAIMS.plural:
                 self._keep(VGPUClaim.read(dict(obj)))
         self.gangs.restored()
+        named = {obj["metadata"]["name"]: obj for p, obj in objects if p == RESOURCE_CLAIMS.plural}
+        self.handed_over.restored(named)
 
     def free_mib(self, uuid: str) -> int:
         """Return how much memory of a device no claim needs."""
@@ -258,6 +268,7 @@ class Judge:
         reserved = claim.status.reserved_for
         pod = None if reserved is None else self.pods.get(reserved.pod_uid)
         self.claims[claim.metadata.uid] = claim
+        self.handed_over.claim(claim)
         self.needs[claim.metadata.uid] = needed_by(claim, pod)
 
     def _is_granted_rightly(self, claim: VGPUClaim, before: ByDevice, by: str) -> None:
@@ -408,6 +419,7 @@ class Judge:
                 self.broken("elsewhere", text)
         self.making_way.at_rest()
         self.gangs.at_rest()
+        self.handed_over.at_rest()
         for pod in self.waiting():
             if pod.is_bound or not self.gangs.may_start_alone(pod):
                 continue
@@ -421,6 +433,7 @@ class Judge:
         self.now = at
         for claim in self.claims.values():
             self.broken("leak", f"claim {claim.metadata.name} is left")
+        self.handed_over.emptied()
 
     def unplaced(self, at: float) -> None:
         """Check that all pods have a node, each of which asks for a device of its own."""
@@ -594,8 +607,8 @@ class _Ask:
     cores: int
 
 
-def _ask(container: Container) -> _Ask:
-    limits = container.resources.limits
+def _ask(container: Container, moved: Mapping[str, Any]) -> _Ask:
+    limits = {**container.resources.limits, **moved.get(container.name, {})}
     mib = limits.get("nvidia.com/gpumem")
     return _Ask(
         int(limits.get("nvidia.com/gpu", 0)),
@@ -607,7 +620,9 @@ def _ask(container: Container) -> _Ask:
 def _asking(pod: Pod) -> dict[str, _Ask]:
     """Return the containers' requests by name; empty if the pod names a claim."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    return {each.name: _ask(each) for each in containers if _ask(each).devices}
+    moved = json.loads(pod.metadata.annotations.get(ANNOTATION_RESOURCES, "{}"))
+    asks = {each.name: _ask(each, moved) for each in containers}
+    return {name: ask for name, ask in asks.items() if ask.devices}
 
 
 def node_of(pod: Pod) -> str:

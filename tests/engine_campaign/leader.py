@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.resources import POD_DISRUPTION_BUDGETS, PODS, VGPU_CLAIMS
+from vgpu_api.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_client.clock import Clock
 from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_client.object_writer import ObjectWriter
@@ -22,9 +22,9 @@ from vgpu_operator.engine.effects import Effect, EvictPod
 from vgpu_operator.engine.engine import EffectWriter, Engine
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import (
-    STORAGE,
     follow_pod_groups,
     informers,
+    kinds_of_mode,
     more_informers,
 )
 from vgpu_operator.engine.leader.fence import Fence
@@ -138,8 +138,7 @@ class Leader:
         self.engine = DrawnEngine(state, overheard, clock, self.leads)
         self.engine.rng = rng
         self._informers = informers(api, self._observe, config)
-        if config.scheduling.mode == "Gate":
-            self._informers += more_informers(api, self._observe, STORAGE)
+        self._informers += more_informers(api, self._observe, kinds_of_mode(config))
         more = {POD_DISRUPTION_BUDGETS} if config.scheduling.preemption.enabled else ()
         self._budgets = more_informers(api, self._observe, more)
         self._api = api
@@ -147,7 +146,8 @@ class Leader:
         self.binder = Binder(api, writer, self.engine, unix=clock.unix)
         self._fence = Fence(
             api=api, writer=writer, clock=clock, cache=state.cache,
-            claims=of.pop(VGPU_CLAIMS), pods=of.pop(PODS), others=list(of.values()),
+            claims=of.pop(VGPU_CLAIMS), pods=of.pop(PODS),
+            resource_claims=of.pop(RESOURCE_CLAIMS, None), others=list(of.values()),
             engine=self.engine,
         )  # fmt: skip
         self._leadership = Leadership(elector, self._informers, self)

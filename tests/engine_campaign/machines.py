@@ -25,6 +25,7 @@ from vgpu_api.resources import (
 )
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 
+from . import resource_claims
 from .judge import Judge, Runs
 from .server import Server, copied
 
@@ -193,6 +194,7 @@ class Machines:
                     if self._now >= machine.agent_silent_until:
                         self._agent(machine)
             self._collect_garbage()
+            resource_claims.control(self._server)
             self._control_budgets()
             await asyncio.sleep(TICK_S)
 
@@ -264,7 +266,8 @@ class Machines:
             elif pod["spec"].get("nodeName") == machine.name and not pod["metadata"].get(
                 "deletionTimestamp"
             ):
-                self._start(machine, claim, allocation, pod)
+                if resource_claims.is_prepared(self._server, pod, allocation):
+                    self._start(machine, claim, allocation, pod)
             elif pod["spec"].get("nodeName") == machine.name:
                 self._release(machine, claim, allocation)
 

@@ -2,7 +2,8 @@
 
 A refused pod is set aside until the operator requeues it, or for a minute. Pods of a group are
 tried together (`group_cycle`), and now and then a refused pod preempts others by the rules of
-kube-scheduler itself (`own_preemption`). In mode Gate it calls no extender.
+kube-scheduler itself (`own_preemption`). In the modes Gate and Claims it calls no extender; in mode
+Claims a pod goes where its ResourceClaim is allocated, and now and then its node does not fit.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any
 
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_REQUEUE
 from vgpu_api.resources import NODES, PODS
-from vgpu_client.errors import ClientError
+from vgpu_client.errors import ClientError, Conflict
 from vgpu_operator.errors import NotLeading
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
 
+from . import resource_claims
 from .group_cycle import group_of, try_group
 from .judge import Judge
 from .leader import Leader
@@ -38,11 +40,13 @@ class Scheduler:
         rng: Decides the delays.
         leader: The replica that its calls reach.
         judge: Observes Binds and preemptions.
-        calls_extender: False in mode Gate.
+        calls_extender: False in the modes Gate and Claims.
 
     Attributes:
         is_calm: It offers every node, and asks for every Bind at once; else now and then for some,
             as other plugins leave, and late.
+        rejections: How many more times a pod's node does not fit, so that its ResourceClaim loses
+            its allocation.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Scheduler:
         self.binding: set[str] = set()  # UIDs of pods whose Bind is under way
         self._binds: set[asyncio.Task[None]] = set()
         self.is_calm = False
+        self.rejections = 0
 
     @property
     def now(self) -> float:
@@ -148,6 +153,9 @@ class Scheduler:
 
     async def _try_pod(self, pod: dict[str, Any]) -> None:
         uid = pod["metadata"]["uid"]
+        if resource_claims.name_of(pod):
+            self._try_pod_of_claim(pod)
+            return
         try:
             chosen = self.filter(pod)
         except NotLeading:
@@ -159,6 +167,25 @@ class Scheduler:
         self.set_aside(uid)
         if self._calls_extender and self.rng.random() < _PREEMPTS:
             await preempt_as_kube_scheduler(self, pod)
+
+    def claim_changed(self, claim: dict[str, Any]) -> None:
+        """Try the pods that wait for a ResourceClaim that is allocated now."""
+        if not resource_claims.node_of_claim(claim):
+            return
+        for owner in claim["metadata"].get("ownerReferences", ()):
+            self.again(owner["uid"], self.rng.uniform(0.01, 0.1))
+
+    def _try_pod_of_claim(self, pod: dict[str, Any]) -> None:
+        """Bind a pod where its ResourceClaim is allocated, or take the allocation away."""
+        claim = resource_claims.usable_by(self.server, pod)
+        if claim is None or pod["metadata"]["uid"] in self.binding:
+            return  # it is tried when the claim changes
+        if self.rejections and not self.is_calm:
+            self.rejections -= 1
+            resource_claims.take_away(self.server, pod)
+            return
+        node = resource_claims.node_of_claim(claim)
+        self.begin_bind(pod, node, self.rng.choice([0.0, 0.02, 0.02, 1.0]))
 
     def filter(self, pod: dict[str, Any]) -> str:
         """Return the node that is chosen for a pod; empty if none is.
@@ -219,6 +246,7 @@ class Scheduler:
                 failed = bool(await self.leader().binder.bind(request))
             else:
                 failed = False
+                self._reserve(pod, node)
                 await self.server.bind_pod(
                     namespace="default", name=request.name, uid=uid, node=node, annotations={}
                 )
@@ -227,6 +255,19 @@ class Scheduler:
         self.binding.discard(uid)
         if failed and self.server.pod(uid) is not None:
             self.again(uid, self.rng.uniform(0.5, 4.0))
+
+    def _reserve(self, pod: dict[str, Any], node: str) -> None:
+        """Reserve the ResourceClaim of a pod just before it is bound.
+
+        Raises:
+            Conflict: The claim is no longer allocated on this node.
+        """
+        if not resource_claims.name_of(pod):
+            return
+        claim = resource_claims.usable_by(self.server, pod)
+        if claim is None or resource_claims.node_of_claim(claim) != node:
+            raise Conflict("the claim has changed", status=409)
+        resource_claims.reserve(self.server, pod, claim)
 
 
 def asks_for_gpus(pod: dict[str, Any]) -> bool:

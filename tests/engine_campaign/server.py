@@ -25,6 +25,7 @@ from vgpu_api.resources import (
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
+    RESOURCE_CLAIMS,
     VGPU_CLAIMS,
     Resource,
 )
@@ -33,6 +34,7 @@ from vgpu_client.errors import (
     ClientError,
     Conflict,
     Gone,
+    Invalid,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -49,7 +51,7 @@ SENT: ContextVar[float | None] = ContextVar("SENT", default=None)
 """When the request for the change in progress was sent; None for one of the world."""
 _BOOKMARK_S = 60.0
 _BUMP = 1_000_000
-_IN_NAMESPACES = (PODS, VGPU_CLAIMS, POD_DISRUPTION_BUDGETS, *POD_GROUPS)
+_IN_NAMESPACES = (PODS, VGPU_CLAIMS, RESOURCE_CLAIMS, POD_DISRUPTION_BUDGETS, *POD_GROUPS)
 _AT_0 = datetime.fromtimestamp(1.7e9, UTC)
 
 
@@ -190,10 +192,12 @@ class Server(MemoryApi):
         metadata = obj["metadata"]
         place = (resource.plural, metadata.get("namespace", ""), metadata["name"])
         type_ = "MODIFIED" if place in self.objects else "ADDED"
+        if resource is RESOURCE_CLAIMS:
+            _check_allocation(self.objects.get(place), obj)
         stored = super().put(resource, obj)
         self._forget_sorted(resource.plural)
         is_free = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
-        if is_free and resource is VGPU_CLAIMS:
+        if is_free and resource in (VGPU_CLAIMS, RESOURCE_CLAIMS):
             self.vanish(resource, metadata["name"], namespace=metadata["namespace"])
             return stored
         self._changed(resource, type_, stored)
@@ -323,6 +327,15 @@ class Server(MemoryApi):
             if place[1] != AGENT_NAMESPACE
         ]
         self.judge.restored(objects, self._version, self.clock())
+
+
+def _check_allocation(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:
+    """Refuse what the API server refuses of a ResourceClaim's allocation."""
+    had = ((before or {}).get("status") or {}).get("allocation")
+    has = (after.get("status") or {}).get("allocation")
+    reserved = (after.get("status") or {}).get("reservedFor")
+    if (had and has and had != has) or (reserved and not has):
+        raise Invalid("status.allocation: the claim is allocated or reserved", status=422)
 
 
 @dataclass(slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Literal
 
 from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.config.cluster import PreemptionConfig
 
 
 def drawn_config(seed: int) -> ClusterConfig:
-    """Return the configuration: one run in four has mode Gate, two in three preempt."""
+    """Return the configuration: one run in four in mode Gate, one in Claims; most preempt."""
     rng = Random(f"config {seed}")
     preemption = PreemptionConfig(
         enabled=rng.random() < 0.67,
@@ -17,5 +18,10 @@ def drawn_config(seed: int) -> ClusterConfig:
         min_gap=rng.choice((0, 0, 0, 150)),
         per_minute=rng.choice((2, 4, 30, 30)),
     )
-    mode = "Gate" if rng.random() < 0.25 else "Extender"
+    drawn = rng.random()
+    mode: Literal["Gate", "Claims", "Extender"] = "Extender"
+    if drawn < 0.25:
+        mode = "Gate"
+    elif drawn > 0.75:
+        mode = "Claims"
     return ClusterConfig(scheduling=SchedulingConfig(mode=mode, preemption=preemption))

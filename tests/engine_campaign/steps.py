@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
 
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+    VGPU_CLAIMS,
+)
 from vgpu_client.errors import Gone, StreamBroken
 
 from .machines import DEVICES, STAYS
@@ -80,8 +87,8 @@ def fill_all_devices(world: World, rng: Random) -> None:
 def create_group(world: World, rng: Random) -> None:
     """Create a PodGroup and its pods; all that request a device request the same."""
     name = rng.choice(GROUPS)
-    if world.pods_of(name):
-        return
+    if world.pods_of(name) or world.config.scheduling.mode == "Claims":
+        return  # the judge tells who starts together by Filters or by gates
     size = rng.randint(2, 4)
     least = None if rng.random() < 0.1 else rng.randint(2, size)
     limits = {
@@ -100,6 +107,17 @@ def create_group(world: World, rng: Random) -> None:
         world.create_pod(f"{name}-{number}", asks, traits=traits)
     if is_late:
         world.loop.call_later(rng.choice((0.1, 5.0)), world.replace_group, name, least)
+
+
+def the_scheduler_rejects_nodes(world: World, rng: Random) -> None:
+    """Let kube-scheduler take allocations of ResourceClaims away, up to fifty times."""
+    world.scheduler.rejections = rng.choice((1, 3, 50))
+
+
+def a_resource_claim_is_deleted(world: World, rng: Random) -> None:
+    """Delete a ResourceClaim as a tenant may."""
+    if claims := world.server.all(RESOURCE_CLAIMS):
+        world.server.remove(RESOURCE_CLAIMS, rng.choice(claims)["metadata"]["name"])
 
 
 def delete_group(world: World, rng: Random) -> None:
@@ -122,6 +140,11 @@ def set_budget(world: World, rng: Random) -> None:
 def the_leader_is_killed_at_a_write(world: World, rng: Random) -> None:
     """Kill the leader between two evictions, or between two Bindings of a group."""
     world.kill_at = rng.choice(("eviction", "binding"))
+
+
+def the_leader_is_killed_at_a_hand_over(world: World, rng: Random) -> None:
+    """Kill the leader between the writes of a VGPUClaim and its ResourceClaim."""
+    world.kill_at = rng.choice(("decision", "creation", "allocation"))
 
 
 def create_pods(world: World, rng: Random) -> None:
@@ -382,6 +405,8 @@ STEPS: dict[str, tuple[int, Play]] = {
         (1, a_backup_is_made), (1, a_backup_is_restored), (3, time_passes),
         (6, create_important_pod), (1, fill_all_devices), (6, create_group), (2, delete_group),
         (2, delete_pod_of_group), (3, set_budget), (2, the_leader_is_killed_at_a_write),
+        (3, the_leader_is_killed_at_a_hand_over), (3, the_scheduler_rejects_nodes),
+        (2, a_resource_claim_is_deleted),
     )
 }  # fmt: skip
 """The weight of each step."""

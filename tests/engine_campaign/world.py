@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from builders import a_claim, a_container, a_pod, a_pod_group, a_request
 from vgpu_api.core import Container
 from vgpu_api.names import (
     AGENT_NAMESPACE,
     ANNOTATION_CLAIM,
+    ANNOTATION_RESOURCES,
     ANNOTATION_SLOTS_ADDED,
     SCHEDULING_GATE,
 )
@@ -22,6 +24,7 @@ from vgpu_api.resources import (
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     VGPU_CLAIMS,
 )
@@ -40,9 +43,10 @@ from .setup import drawn_config
 KINDS = tuple(
     each.plural
     for each in (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS, PODS,
-                 POD_DISRUPTION_BUDGETS, POD_GROUPS[0])
+                 RESOURCE_CLAIMS, POD_DISRUPTION_BUDGETS, POD_GROUPS[0])
 )  # fmt: skip
 """The kinds that the operator watches."""
+KillAt: TypeAlias = Literal["", "eviction", "binding", "decision", "creation", "allocation"]
 RESTORE_SEEN_S = 300.0
 
 
@@ -87,10 +91,8 @@ class World:
         self.loop = asyncio.get_running_loop()
         self.rng = Random(f"world {seed}")
         self.config = drawn_config(seed)
-        rules, has_filters = (
-            self.config.scheduling.preemption,
-            self.config.scheduling.mode != "Gate",
-        )
+        rules = self.config.scheduling.preemption
+        has_filters = self.config.scheduling.mode == "Extender"
         limits = Limits(rules.enabled, rules.budgets == "Prefer", rules.min_gap, rules.per_minute)
         self.judge = Judge(limits, has_filters=has_filters)
         self.server = Server(self.judge, self.loop.time)
@@ -98,7 +100,7 @@ class World:
         self.faults = Faults()
         self.trace: list[str] = []
         self.leader: Leader | None = None
-        self.kill_at: Literal["", "eviction", "binding"] = ""
+        self.kill_at: KillAt = ""
         self._replica: asyncio.Task[None] | None = None
         self._former: list[Leader] = []  # killed replicas, whose tasks hang
         self._restored_at = float("-inf")
@@ -124,11 +126,13 @@ class World:
         if change.obj["metadata"].get("namespace") == AGENT_NAMESPACE:
             return
         self.note(_described(plural, change))
+        if plural == RESOURCE_CLAIMS.plural and change.type != "DELETED":
+            self.scheduler.claim_changed(change.obj)
         if plural == PODS.plural:
             self.scheduler.pod_changed(change)
-            if self._is_moment_to_kill(change):
-                self.kill_at = ""
-                self.kill_the_leader()
+        if self._is_moment_to_kill(plural, change):
+            self.kill_at = ""
+            self.kill_the_leader()
 
     # The operator.
 
@@ -154,16 +158,11 @@ class World:
             text = f"{type(error).__name__}: {error}"
             self.judge.findings.append(Finding("operator ended", text, self.now))
 
-    def _is_moment_to_kill(self, change: Change) -> bool:
+    def _is_moment_to_kill(self, plural: str, change: Change) -> bool:
         """Return True if the change is the one at which a step wants the leader killed."""
         if WRITER.get() == "world" or not self.kill_at:
             return False
-        obj = change.obj
-        is_going = bool(obj["metadata"].get("deletionTimestamp"))
-        if self.kill_at == "eviction":
-            return is_going
-        is_bound = bool(obj["spec"].get("nodeName")) and not is_going
-        return is_bound and bool(obj["spec"].get("schedulingGroup"))
+        return self.kill_at in _moments_of(plural, change)
 
     def kill_the_leader(self) -> None:
         """Kill the leader at once; what it has sent still lands."""
@@ -181,7 +180,7 @@ class World:
         claim: str = "",
         traits: Traits = PLAIN,
     ) -> None:
-        """Create a pod, behind the gate in mode Gate.
+        """Create a pod as admission would in the run's mode.
 
         Args:
             name: Its name; nothing happens if there is one.
@@ -218,6 +217,8 @@ class World:
         if self.config.scheduling.mode == "Gate" and asks_for_gpus:
             pod["spec"]["schedulerName"] = "default-scheduler"
             pod["spec"]["schedulingGates"] = [{"name": SCHEDULING_GATE}]
+        if self.config.scheduling.mode == "Claims" and asks_for_gpus:
+            _name_resource_claim(pod)
         pod["metadata"]["creationTimestamp"] = self.server.stamp()
         self.server.put(PODS, pod)
 
@@ -315,13 +316,55 @@ class World:
         self.machines.boot()
 
 
+def _moments_of(plural: str, change: Change) -> list[KillAt]:
+    """Return the moments to kill the leader that a write of it is."""
+    obj = change.obj
+    is_allocated = bool((obj.get("status") or {}).get("allocation"))
+    if plural == VGPU_CLAIMS.plural:
+        return ["decision"] if is_allocated else []
+    if plural == RESOURCE_CLAIMS.plural:
+        return ["allocation"] if is_allocated else ["creation"]
+    if plural != PODS.plural:
+        return []
+    if obj["metadata"].get("deletionTimestamp"):
+        return ["eviction"]
+    is_bound = bool(obj["spec"].get("nodeName"))
+    return ["binding"] if is_bound and obj["spec"].get("schedulingGroup") else []
+
+
+def _name_resource_claim(pod: dict[str, Any]) -> None:
+    """Move what the pod asks for into the annotation, and name a ResourceClaim, as admission does.
+
+    A pod that names a VGPUClaim gets its devices in its container `main`.
+    """
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    name = f"vgpu-{int(pod['metadata']['uid'][:8], 16):012x}"
+    pod["spec"]["resourceClaims"] = [{"name": "vgpu", "resourceClaimName": name}]
+    moved = {}
+    for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
+        limits = container["resources"].pop("limits", {})
+        container["resources"].pop("requests", None)
+        if limits:
+            moved[container["name"]] = limits
+        if limits or ANNOTATION_CLAIM in pod["metadata"]["annotations"]:
+            used = {"name": "vgpu", "request": container["name"]}
+            container["resources"]["claims"] = [used]
+    if moved:
+        pod["metadata"]["annotations"][ANNOTATION_RESOURCES] = json.dumps(moved)
+    pod["metadata"]["annotations"].pop(ANNOTATION_SLOTS_ADDED, None)
+
+
 def _described(plural: str, change: Change) -> str:
     """Return a change as a line of the trace."""
     obj, status = change.obj, change.obj.get("status") or {}
     words = [f"  {change.version} {WRITER.get()} {change.type} {plural} {obj['metadata']['name']}"]
-    if allocation := status.get("allocation"):
+    allocation = status.get("allocation")
+    if allocation and plural == VGPU_CLAIMS.plural:
         parts = (f"{each['uuid']} {each['memory']}" for each in allocation["devices"])
         words.append(f"{allocation['nodeName']} {allocation['id'][-4:]}: {', '.join(parts)}")
+    if allocation and plural == RESOURCE_CLAIMS.plural:
+        results = allocation["devices"]["results"]
+        words += [f"{each['device']} {each['shareID'][-4:]}" for each in results]
     for key in ("reservedFor", "released", "initReleased", "initWanted", "phase"):
         if status.get(key):
             words.append(f"{key}={status[key]}")

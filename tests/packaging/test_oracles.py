@@ -26,7 +26,8 @@ HELPERS = frozenset({"oracle", "vgpu_local.apiserver.storage"})
 """Modules of the tests that oracles may use: another oracle and the record of a write."""
 
 ORACLES = ("oracle.py", "vgpu_local/checker.py", "plain_placement.py", "engine_campaign/judge.py",
-           "engine_campaign/making_way.py", "engine_campaign/gangs.py")  # fmt: skip
+           "engine_campaign/making_way.py", "engine_campaign/gangs.py",
+           "engine_campaign/resource_claims.py")  # fmt: skip
 CAMPAIGNS = ("engine_world.py", "world_states.py", "engine_campaign/machines.py",
              "engine_campaign/scheduler.py", "engine_campaign/group_cycle.py",
              "engine_campaign/own_preemption.py", "property/test_engine_states.py",
