@@ -35,13 +35,14 @@ def device_mark(devices: Iterable[GPUDevice]) -> str:
     other vendors do not count, because the operator publishes them.
     """
     facts = sorted(
-        (device.metadata.name, device.metadata.uid, device.metadata.generation, _is_unknown(device))
+        (device.metadata.name, device.metadata.uid, device.metadata.generation, is_unknown(device))
         for device in devices
         if kind_of(device.status.vendor) is None
     )
     return f"devices {blake2s(repr(facts).encode(), digest_size=8).hexdigest()}"
 
 
-def _is_unknown(device: GPUDevice) -> bool:
+def is_unknown(device: GPUDevice) -> bool:
+    """Return True if the operator has written that nobody knows about the device."""
     ready = conditions.find(device.status.conditions, conditions.READY)
     return ready is not None and ready.status == "Unknown"

@@ -7,6 +7,7 @@ for tentative places, all of it can be rebuilt from a list of the objects.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -218,11 +219,13 @@ class NodeAgent:
         lost_at: The time at which none of them was found ready any more, in monotonic seconds; None
             while one is.
         reported: True if its silence has been reported on the pods that wait for it.
+        marked_at: The time of the last mark on one of its pods.
     """
 
     pods: dict[str, AgentPod] = field(default_factory=dict)
     lost_at: float | None = None
     reported: bool = False
+    marked_at: float = -math.inf
 
 
 @dataclass(slots=True)

@@ -140,6 +140,30 @@ async def test_a_mark_that_is_shown_is_not_written_again(marked: Marked) -> None
     assert marked.patches == sent
 
 
+async def test_an_agent_that_took_a_device_back_too_early_is_told_again(marked: Marked) -> None:
+    """It starts, writes, and is not ready yet: the device is unknown again, with the same mark."""
+    marked.replica.news.device_changed(a_version(20, ready="Unknown"))
+    await marked.pass_time(2)
+    first = marked.mark
+    marked.deliver()
+    marked.replica.news.device_changed(a_version(21))
+    marked.replica.news.device_changed(a_version(22, ready="Unknown"))
+    told = set()
+    for _ in range(3):
+        await marked.pass_time(7)
+        marked.deliver()
+        told.add(marked.mark)
+    assert len(told) == 2  # each differs from the one before
+    assert first in told
+    marked.replica.news.device_changed(a_version(23))
+    await marked.pass_time(7)
+    marked.deliver()
+    assert marked.mark == device_mark([a_version(23)])
+    sent = marked.patches
+    await marked.pass_time(60)
+    assert marked.patches == sent
+
+
 async def test_devices_of_other_vendors_do_not_count(marked: Marked) -> None:
     before = marked.mark
     other = a_version(20, name="dcu", uuid="DCU-0")
