@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from vgpu_api.core.pod import NodeSelector
 from vgpu_api.empties import no_entries, no_items
@@ -125,10 +125,17 @@ class CSINodeDriver(ApiModel):
     allocatable: AttachLimit | None = None
 
 
+def _or_none(given: Any) -> Any:
+    """Return a list in place of the null that Kubernetes writes for a node without drivers."""
+    return no_items() if given is None else given
+
+
 class CSINodeSpec(ApiModel):
     """The CSI drivers on a node."""
 
-    drivers: list[CSINodeDriver] = Field(default_factory=no_items)
+    drivers: Annotated[list[CSINodeDriver], BeforeValidator(_or_none)] = Field(
+        default_factory=no_items
+    )
 
 
 class CSINode(ApiModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vgpu_api.core.storage import CSINode
 from vgpu_api.v1alpha1 import AllocatedDevice, Metadata
 
 
@@ -23,3 +24,8 @@ def test_a_changed_copy_leaves_what_the_original_and_its_like_were_given() -> No
     copy = one.model_copy(update={"uid": "uid-1"})
     assert copy.model_fields_set == {"name", "uid"}
     assert one.model_fields_set == like.model_fields_set == {"name"}
+
+
+def test_a_node_without_csi_drivers_has_null_in_place_of_a_list() -> None:
+    wire = {"metadata": {"name": "node-1"}, "spec": {"drivers": None}}
+    assert CSINode.model_validate(wire).spec.drivers == []
