@@ -30,6 +30,7 @@ from vgpu_api.resources import (
     NODES,
     PODS,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     VALIDATING_WEBHOOKS,
     VGPU_CLAIMS,
     Resource,
@@ -60,6 +61,7 @@ _WEBHOOKS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 OTHERS = (
     POLICIES,
     DEVICE_CLASSES,
+    RESOURCE_SLICES,  # kubelets delete those of their nodes, but one that is off does not
     Resource(_FLOW, "v1", "flowschemas", "FlowSchema", False),
     Resource(_FLOW, "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration", False),
     Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False),
