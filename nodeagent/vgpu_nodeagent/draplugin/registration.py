@@ -1,9 +1,9 @@
 """Keeps the plugin's two sockets in place, by which the kubelet finds it.
 
 The kubelet watches `plugins_registry` for sockets, asks each for its driver and services, and then
-calls the socket that the answer names. A restarted kubelet finds the sockets that are there, so a
-socket is made anew only if somebody removed it. Each agent has sockets of its own, named by its
-pod: during an update both are registered, and no call falls into a gap.
+calls the socket that the answer names. A restarted kubelet finds the sockets that are there, so the
+agent makes them when it starts, and again only if somebody removed one. Each agent has sockets of
+its own, named by its pod: during an update both are registered, and no call falls into a gap.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class PluginRegistration(reg_grpc.RegistrationServicer):
         sockets = self._sockets
         try:
             while True:
-                if not (sockets.endpoint.exists() and sockets.registration.exists()):
+                are_there = sockets.endpoint.exists() and sockets.registration.exists()
+                # A container that was killed, or a reboot, leaves sockets of the same names on
+                # which nobody listens: the pod, and so its UID, stays.
+                if not (self._servers and are_there):
                     await self.start()
                 await self._clock.sleep(_LOOK_S)
         finally:

@@ -73,6 +73,31 @@ async def test_a_socket_that_somebody_removed_is_made_again(
     assert not node.sockets.registration.exists()
 
 
+async def test_an_agent_that_was_killed_serves_on_sockets_of_the_same_names(node: DraNode) -> None:
+    """Its pod stays, and so does the UID in their names: after a crash, and after a reboot."""
+    paths = (node.sockets.endpoint, node.sockets.registration)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+    serves = asyncio.ensure_future(node.registration.run())
+    for path in paths:
+        await is_served(path)
+    async with PlayedKubelet.of(node.sockets.registration) as kubelet:
+        assert await kubelet.unprepare() == ""
+    serves.cancel()
+    await asyncio.gather(serves, return_exceptions=True)
+
+
+async def is_served(path: Path) -> None:
+    for _ in range(500):
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"nobody listens on {path}")
+
+
 def remove(path: Path) -> None:
     path.unlink()
 
