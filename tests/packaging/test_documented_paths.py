@@ -52,3 +52,11 @@ def test_what_mutation_testing_changes_and_runs_is_there() -> None:
         path for room in rooms.values() for path in room["tests"] if not (ROOT / path).exists()
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "component", sorted(path.name for path in (ROOT / "manifests" / "components").iterdir())
+)
+def test_the_page_about_installing_has_a_row_for_each_component(component: str) -> None:
+    rows = [line for line in (ROOT / "docs" / "install.md").read_text().splitlines() if "|" in line]
+    assert any(f"`manifests/components/{component}`" in row for row in rows)
