@@ -41,7 +41,6 @@ OF_THE_STANDIN = [
     "local/test_local_cluster.py",
     "local/test_issued_certificates.py",
     "local/test_demo.py",
-    "local/test_migrate_hami.py",  # it plays the DaemonSets' controllers itself
     "test_old_server.py",
 ]
 # The API server's promises to its clients, which must hold on both servers.
