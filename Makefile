@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images install images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images install images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-claims e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +127,10 @@ cluster-down:  ## remove the node that make cluster started
 e2e: $(SETUP)  ## everything on a real Kubernetes node (root; KEEP=1 leaves it up)
 	@bash tests/cluster/cluster.sh build
 	@VGPU_TEST_CLUSTER=node $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e -o timeout_func_only=true $(PYTEST_ARGS)
+
+e2e-claims: $(SETUP)  ## mode Claims on a real Kubernetes node, with a stock kube-scheduler (root; 5 min)
+	@bash tests/cluster/cluster.sh build
+	@VGPU_TEST_CLUSTER=node-claims $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e -o timeout_func_only=true $(PYTEST_ARGS)
 
 e2e-rollouts: $(SETUP)  ## 100 pods through five rollouts of each program, on a real node (root; 15 min) -> build/e2e/rollouts-*.json
 	@bash tests/cluster/cluster.sh build
@@ -335,7 +339,7 @@ nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, sca
 	@$(MAKE) campaign SEED=$$(date +%s) RUNS=1000
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
 	@$(MAKE) chaos SEED=1 CLUSTER=real
-	@$(MAKE) chaos-agent e2e-rollouts e2e-uninstall e2e-chart web-check soak
+	@$(MAKE) chaos-agent e2e-claims e2e-rollouts e2e-uninstall e2e-chart web-check soak
 
 clean:  ## remove what was built in the tree
 	@$(MAKE) -C libvgpu clean

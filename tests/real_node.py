@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from node_overlay import CLUSTER, adapted_claims
+
 Json = dict[str, Any]
 T = TypeVar("T")
 
-CLUSTER = Path(__file__).parent / "cluster"
 WORKLOAD = "registry.invalid/vgpu/workload:dev"
 SYSTEM, AGENTS = "vgpu-system", "vgpu-node"
 
@@ -39,6 +40,21 @@ class RealNode:
     def install(self) -> None:
         """Start the node with the project on it; build what it needs."""
         self._script("cluster.sh", "up", limit_s=3600)
+
+    def install_claims(self) -> None:
+        """Start the node with the project in mode Claims, and with ResourceSlices."""
+        self._script("cluster.sh", "build", limit_s=3600)
+        self.on()
+        kubectl = Path(_programs("kubernetes")) / "kubectl"
+        apply = ("apply", "--server-side", "-f", "-")
+        self.kubectl(*apply, given=adapted_claims(kubectl), limit_s=120)
+        for namespace, workload in (
+            (SYSTEM, "deployment/vgpu-operator"),
+            (SYSTEM, "deployment/vgpu-webhook"),
+            (AGENTS, "daemonset/vgpu-nodeagent"),
+        ):
+            status = ("-n", namespace, "rollout", "status", workload, "--timeout=180s")
+            self.kubectl(*status, limit_s=190)
 
     def off(self) -> None:
         """Cut the node's power."""

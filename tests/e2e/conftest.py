@@ -1,10 +1,10 @@
 """One real node for the whole run, on which the project's manifests are installed.
 
 These tests are not collected without VGPU_TEST_CLUSTER=node, because they need root and take
-minutes. Tests that take many minutes and need a node of their own are collected only with
-VGPU_TEST_CLUSTER=node-alone; tests that need only a control plane are also collected with
-VGPU_TEST_CLUSTER=real. If VGPU_NODE names the folder of a running node, the tests use that node and
-leave it running.
+minutes. With VGPU_TEST_CLUSTER=node-claims the project is installed in mode Claims. Tests that take
+many minutes and need a node of their own are collected only with VGPU_TEST_CLUSTER=node-alone;
+tests that need only a control plane are also collected with VGPU_TEST_CLUSTER=real. If VGPU_NODE
+names the folder of a running node, the tests use that node and leave it running.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ import pytest
 from real_node import AGENTS, SYSTEM, RealNode
 
 _RUN = os.environ.get("VGPU_TEST_CLUSTER")
-_IGNORED = {"node": ["test_alone_*"], "node-alone": [], "real": ["test_node_*", "test_alone_*"]}
+_IGNORED = {
+    "node": ["test_alone_*", "test_claims_*"],
+    "node-claims": ["test_node_*", "test_alone_*", "test_tenant_*"],
+    "node-alone": ["test_claims_*"],
+    "real": ["test_node_*", "test_alone_*", "test_claims_*"],
+}
 collect_ignore_glob = _IGNORED.get(_RUN or "", ["test_*"])
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
@@ -36,7 +41,10 @@ def node() -> Iterator[RealNode]:
     _node = RealNode(BUILD / "node")
     _node.remove()
     try:
-        _node.install()
+        if _RUN == "node-claims":
+            _node.install_claims()
+        else:
+            _node.install()
         yield _node
     finally:
         if not os.environ.get("KEEP"):
@@ -62,9 +70,10 @@ def _dump(node: RealNode, folder: Path) -> None:
     """Store the state of the node's objects and logs when a test fails."""
     folder.mkdir(parents=True, exist_ok=True)
     looks = {
-        "objects": ("get", "pods,vgpuclaims,gpudevices,nodes", "-A", "-o", "wide"),
+        "objects": ("get", "pods,vgpuclaims,resourceclaims,gpudevices,nodes", "-A", "-o", "wide"),
         "events": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
         "claims.yaml": ("get", "vgpuclaims", "-A", "-o", "yaml"),
+        "resourceclaims.yaml": ("get", "resourceclaims,resourceslices", "-A", "-o", "yaml"),
         "pods.yaml": ("get", "pods", "-A", "-o", "yaml"),
     }
     components = [(SYSTEM, name) for name in ("operator", "webhook", "scheduler")]

@@ -6,7 +6,6 @@ It needs a node of its own without anything of the project: run by `make e2e-cha
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,21 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from real_node import CLUSTER, RealNode, a_pod, a_slice, until
-from release.chart import MANIFESTS, write
+from node_overlay import CLUSTER, write_adaptation
+from real_node import RealNode, a_pod, a_slice, until
+from release.chart import write
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 RELEASE = "vgpu"
-OF_THE_NODE = {
-    "machine.txt": CLUSTER / "overlay" / "machine.txt",
-    "set-up.sh": MANIFESTS / "overlays" / "demo" / "set-up.sh",
-    "demo.yaml": MANIFESTS / "overlays" / "demo" / "nodeagent.yaml",
-    "nodeagent.yaml": CLUSTER / "overlay" / "nodeagent.yaml",
-    "scheduler.yaml": CLUSTER / "overlay" / "scheduler.yaml",
-    "extender.yaml": CLUSTER / "overlay" / "extender.yaml",
-}
-"""Values that the node's devices and its network need besides the chart, as in the overlay."""
-
 pytestmark = pytest.mark.timeout(1500)
 
 
@@ -72,19 +62,7 @@ class Helm:
 def _a_renderer(folder: Path) -> Path:
     """Return a post-renderer that adds what this node needs to Helm's output."""
     folder.mkdir()
-    for name, path in OF_THE_NODE.items():
-        shutil.copy(path, folder / name)
-    machine = {"name": "vgpu-machine", "namespace": "vgpu-node"}
-    patches = ("demo.yaml", "nodeagent.yaml", "scheduler.yaml", "extender.yaml")
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": ["rendered.yaml"],
-        "configMapGenerator": [{**machine, "files": ["machine.txt", "set-up.sh"]}],
-        "patches": [{"path": name} for name in patches],
-        "images": [{"name": "registry.invalid/vgpu/nodeagent", "newTag": "dev"}],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    write_adaptation(folder)
     program = folder / "render.sh"
     program.write_text(f"#!/bin/sh\ncd '{folder}' && cat > rendered.yaml && kubectl kustomize .\n")
     program.chmod(0o755)

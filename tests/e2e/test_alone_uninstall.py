@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from real_node import AGENTS, CLUSTER, SYSTEM, RealNode, a_pod, a_slice, until
+from node_overlay import CLUSTER
+from real_node import AGENTS, SYSTEM, RealNode, a_pod, a_slice, until
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 
