@@ -147,6 +147,12 @@ async def _names(kinds: Mapping[str, Resource], options: argparse.Namespace) -> 
     from vgpu_operator.cli.access import chosen_namespace, connected
 
     found: list[str] = []
+    # Of an unfinished line argparse has not set the defaults that stand at its end, or has not
+    # converted them.
+    unset = {"kubeconfig": None, "context": None, "namespace": None, "user": None, "uid": None}
+    given = {**unset, "groups": [], **vars(options)}
+    given |= {"verbosity": 0, "request_timeout": float("inf")}
+    options = argparse.Namespace(**given)
     async with asyncio.timeout(_ANSWER_S), connected(options) as api:
         for before, kind in kinds.items():
             namespace = None

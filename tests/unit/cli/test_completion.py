@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vgpu_client.transport import Transport
 from vgpu_operator.cli.__main__ import parser
 from vgpu_operator.cli.completion import for_kubectl
 
@@ -69,3 +70,27 @@ def test_a_kind_that_does_not_exist_has_no_names():
 
 def test_a_word_with_a_quote_in_it_does_no_harm():
     assert candidates("explain", "o'brien") == ([], NO_FILES)
+
+
+@pytest.mark.parametrize(
+    "words", [("explain", "fi"), ("get", "slices", "a"), ("--context", "x", "drain", "device/")]
+)
+def test_an_unfinished_line_reaches_the_cluster_it_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...]
+):
+    config = tmp_path / "config"
+    config.write_text(
+        '{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],'
+        '"users": [{"name": "u", "user": {"token": "t"}}], "current-context": "x",'
+        '"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}'
+    )
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    asked: list[str] = []
+
+    async def read(self: object, path: str, params: object, *, timeout_s: float) -> object:
+        asked.append(path)
+        return {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "first"}}]}
+
+    monkeypatch.setattr(Transport, "read", read)
+    assert candidates(*words)[0] != [] or words[-1] == "a"
+    assert asked
