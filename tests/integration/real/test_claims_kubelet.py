@@ -204,26 +204,32 @@ async def test_each_container_gets_what_it_asked_for(chain: Chain) -> None:
 
 
 async def test_a_claim_of_a_users_own_making_limits_the_pod_that_names_it(chain: Chain) -> None:
-    exactly = {
-        "deviceClassName": "vgpu.dev",
-        "capacity": {"requests": {"memory": "4Gi", "cores": 20}},
-    }
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    """Its requests have other names than the containers, and each container has its own limit."""
+
+    def a_request(name: str, memory: str) -> Object:
+        capacity = {"requests": {"memory": memory, "cores": 20}}
+        return {"name": name, "exactly": {"deviceClassName": "vgpu.dev", "capacity": capacity}}
+
+    def a_user(name: str, request: str) -> Object:
+        container = a_container(name)
+        container["resources"] = {"claims": [{"name": "gpu", "request": request}]}
+        return container
+
+    spec = {"devices": {"requests": [a_request("large", "4Gi"), a_request("small", "1Gi")]}}
     metadata = {"name": "mine", "namespace": "default"}
     await chain.api.create(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec})
-    container = a_container()
-    container["resources"] = {"claims": [{"name": "gpu"}]}
     entry = {"name": "gpu", "resourceClaimName": "mine"}
+    containers = (a_user("a", "large"), a_user("b", "small"))
     for name in ("one", "two"):
-        pod = a_pod(name, container, resourceClaims=[entry])
-        await chain.api.create(PODS, pod)
-    containers = await chain.runs("one")
-    assert values(containers["main"], "CUDA_DEVICE_MEMORY_LIMIT_0") == ["4096M"]
-    assert chain.runtime.running("default", "two") == []
-    await chain.delete("one")
-    containers = await chain.runs("two")
-    assert values(containers["main"], "CUDA_DEVICE_MEMORY_LIMIT_0") == ["4096M"]
-    await chain.delete("two")
+        await chain.api.create(PODS, a_pod(name, *containers, resourceClaims=[entry]))
+    for name, other in (("one", "two"), ("two", "one")):
+        found = await chain.runs(name)
+        assert {
+            each: values(container, "CUDA_DEVICE_MEMORY_LIMIT_0")
+            for each, container in found.items()
+        } == {"a": ["4096M"], "b": ["1024M"]}
+        assert chain.runtime.running("default", other) == []
+        await chain.delete(name)
     await chain.api.delete(RESOURCE_CLAIMS, "mine", namespace="default")
     await chain.empty()
 
