@@ -9,43 +9,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import yaml
 
+from example_documents import EXAMPLES, REFUSED, RUN, RUNTIME_CLASS, WAIT, pods
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import A100_CUT, T4, a100_server, gpu_node
-from vgpu_local.programs import ROOT
 from vgpu_local.steps import claim_name, delete_pod, running
-from vgpu_operator.insight.workloads import pods_of
-
-EXAMPLES = ROOT / "examples"
-
-RUN = (
-    *("ack/2.3-memory", "ack/3.2-numa", "ack/6.3-job", "ack/several-devices"),
-    *("dialects/ack", "dialects/volcano", "dialects/volcano-scheduler"),
-    *("hami-configuration/4.3-pod", "hami-configuration/6.5-variables"),
-    *("hami-guide/1.2-common-patterns", "hami-guide/2.4-percentage", "hami-guide/4.1-exclusive"),
-    *("hami-guide/4.2-shared", "hami-guide/6.1-device-policies", "hami-guide/6.3-numa"),
-    *("hami-guide/6.4-mig", "hami-guide/6.5-modes", "hami-guide/6.5-runtime-class"),
-    *("hami-guide/7.1-force", "hami-guide/7.2-amounts", "hami-guide/7.2-policies"),
-    *("hami-guide/7.4-migration", "hami-guide/8.2-nvidia"),
-)
-WAIT = {
-    "hami-guide/5.3-pod-choices": ["CardTypeMismatch"],
-    "hami-guide/6.2-types": ["CardTypeMismatch"],
-    "hami-guide/6.2-uuids": ["CardUuidMismatch"],
-    "hami-configuration/6.4-annotations": ["CardTypeMismatch", "CardTypeMismatch", None],
-}
-"""By file: why each of its pods waits in a cluster without such devices, or None if it runs."""
-REFUSED = {
-    "hami-guide/6.5-mode-mps": "metadata.annotations[nvidia.com/vgpu-mode]: Unsupported "
-    'value: "mps"',
-    "hami-configuration/6.5-disable-control": "env[CUDA_DISABLE_CONTROL]: Forbidden",
-}
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -55,22 +28,11 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
     nodes = [a100_server("server"), gpu_node("mig", [A100_CUT] * 2), gpu_node("t4", [T4])]
     with whole_cluster(nodes) as cluster:
         if os.environ.get("VGPU_TEST_CLUSTER") == "real":  # the stand-in knows no such kind
-            runtime = {
-                "apiVersion": "node.k8s.io/v1",
-                "kind": "RuntimeClass",
-                "metadata": {"name": "nvidia"},
-                "handler": "nvidia",
-            }
             done = Kubectl.find(cluster.kubeconfig).run(
-                "apply", "-f", "-", stdin=json.dumps(runtime)
+                "apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS)
             )
             assert done.returncode == 0, done.stderr
         yield cluster
-
-
-def pods(file: str) -> list[dict[str, Any]]:
-    documents = yaml.safe_load_all((EXAMPLES / f"{file}.yaml").read_text())
-    return [dict(pod) for document in documents for pod in pods_of(document, ["server"])]
 
 
 def test_every_pod_that_the_cluster_can_serve_runs(cluster: LocalCluster) -> None:
