@@ -275,29 +275,38 @@ def test_no_claim_and_no_template_may_tolerate_the_taint(
 
 
 def test_nobody_but_the_operator_allocates_our_devices_or_uses_its_names(
-    cluster: InstalledCluster, plane: ControlPlane
+    cluster: InstalledCluster,
 ) -> None:
+    """Neither a device of its own choice, nor the share of a pod that runs."""
+    create(cluster, a_pod("victim", a_container(limits=SLICE)))
+    pod = bound(cluster, "victim")
+    claim = resource_claim_of(cluster, pod)
+    assert claim is not None
+    (share,) = claim["status"]["allocation"]["devices"]["results"]
     metadata = {"name": "mine", "namespace": "default"}
-    result = {"request": "main", "driver": "vgpu.dev", "pool": "one", "device": "gpu-0"}
-    forged = [{"op": "add", "path": "/status", "value": {"allocation": {
-        "devices": {"results": [result]}}}}]  # fmt: skip
+    free = {"request": "main", "driver": "vgpu.dev", "pool": "one", "device": "gpu-0"}
     named = {**metadata, "name": f"vgpu-{'0' * 12}"}
 
-    async def tried() -> tuple[str, str]:
-        await cluster.api.create(RESOURCE_CLAIMS, {"metadata": metadata, "spec": a_claim_spec()})
+    async def forged(result: Object) -> str:
+        allocation = {"devices": {"results": [result]}}
+        patch = [{"op": "add", "path": "/status", "value": {"allocation": allocation}}]
         with pytest.raises(ApiError) as error:
             await cluster.api.json_patch(
-                RESOURCE_CLAIMS, "mine", forged, namespace="default", subresource="status"
+                RESOURCE_CLAIMS, "mine", patch, namespace="default", subresource="status"
             )
-        name = await refused(
-            cluster.api, RESOURCE_CLAIMS, {"metadata": named, "spec": a_claim_spec()}
-        )
-        return str(error.value), name
+        return str(error.value)
 
-    allocated, taken = cluster.run(tried())
-    assert "only the operator allocates devices of the driver vgpu.dev" in allocated
+    create(cluster, {"metadata": metadata, "spec": a_claim_spec()}, RESOURCE_CLAIMS)
+    for result in (free, share):
+        said = cluster.run(forged(result))
+        assert "only the operator allocates devices of the driver vgpu.dev" in said
+    taken = cluster.run(
+        refused(cluster.api, RESOURCE_CLAIMS, {"metadata": named, "spec": a_claim_spec()})
+    )
     assert "the operator makes the ResourceClaims with names of this form" in taken
     delete(cluster, "mine", RESOURCE_CLAIMS)
+    delete(cluster, "victim")
+    gone(cluster, pod)
 
 
 def test_only_a_nodes_agent_publishes_its_devices_and_only_with_the_taint(
