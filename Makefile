@@ -128,7 +128,7 @@ e2e: $(SETUP)  ## everything on a real Kubernetes node (root; KEEP=1 leaves it u
 	@bash tests/cluster/cluster.sh build
 	@VGPU_TEST_CLUSTER=node $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e -o timeout_func_only=true $(PYTEST_ARGS)
 
-e2e-claims: $(SETUP)  ## mode Claims on a real Kubernetes node, with a stock kube-scheduler (root; 5 min)
+e2e-claims: $(SETUP)  ## mode Claims on a real Kubernetes node, with a stock kube-scheduler (root; 8 min)
 	@bash tests/cluster/cluster.sh build
 	@VGPU_TEST_CLUSTER=node-claims $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e -o timeout_func_only=true $(PYTEST_ARGS)
 

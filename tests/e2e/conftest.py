@@ -20,7 +20,11 @@ from real_node import AGENTS, SYSTEM, RealNode
 _RUN = os.environ.get("VGPU_TEST_CLUSTER")
 _IGNORED = {
     "node": ["test_alone_*", "test_claims_*"],
-    "node-claims": ["test_node_*", "test_alone_*", "test_tenant_*"],
+    # In mode Claims, too, run what the node, the kubelet and the container decide.
+    "node-claims": [
+        *("test_alone_*", "test_tenant_*", "test_node_refusals*", "test_node_resize*"),
+        *("test_node_seed_*", "test_node_sta*", "test_node_sto*"),
+    ],
     "node-alone": ["test_claims_*"],
     "real": ["test_node_*", "test_alone_*", "test_claims_*"],
 }
