@@ -115,7 +115,7 @@ class ControlPlane(Started):
             self._write_credentials()
             self._start_storage()
             if self._options.controllers:
-                self._start_controllers()
+                self.start_controllers()
             if self._options.scheduler:
                 self.start_scheduler({})
         except BaseException:
@@ -134,6 +134,25 @@ class ControlPlane(Started):
         shutil.rmtree(self._folder / "etcd")
         shutil.copytree(self._folder / "backup", self._folder / "etcd")
         self._start_storage()
+
+    def start_controllers(self) -> None:
+        """Start kube-controller-manager.
+
+        Its garbage collector looks for new kinds every 30 s only. Started after our kinds are
+        served, it deletes claims of deleted pods at once.
+        """
+        self._launch(
+            "kube-controller-manager",
+            f"--kubeconfig={self._kubeconfig_of('system:kube-controller-manager')}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=500",  # the default makes a fresh cluster wait for seconds
+            "--kube-api-burst=1000",
+            "--use-service-account-credentials=true",
+            f"--root-ca-file={self._folder}/ca.crt",
+            f"--service-account-private-key-file={self._folder}/sa.key",
+            *self._feature_gates(),
+        )
 
     def start_scheduler(self, config: Mapping[str, Any]) -> None:
         """Start kube-scheduler.
@@ -310,20 +329,6 @@ class ControlPlane(Started):
             *(f"--runtime-config={group}=true" for group in self._options.api_groups),
             *self._feature_gates(),
             *self._options.apiserver_args,
-        )
-
-    def _start_controllers(self) -> None:
-        self._launch(
-            "kube-controller-manager",
-            f"--kubeconfig={self._kubeconfig_of('system:kube-controller-manager')}",
-            "--leader-elect=false",
-            "--secure-port=0",
-            "--kube-api-qps=500",  # the default makes a fresh cluster wait for seconds
-            "--kube-api-burst=1000",
-            "--use-service-account-credentials=true",
-            f"--root-ca-file={self._folder}/ca.crt",
-            f"--service-account-private-key-file={self._folder}/sa.key",
-            *self._feature_gates(),
         )
 
     def _feature_gates(self) -> list[str]:

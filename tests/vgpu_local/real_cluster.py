@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ class RealControlPlane:
         *,
         seed: int = 0,
     ) -> None:
-        self._plane = ControlPlane(replace(options, controllers=True))
+        self._plane = ControlPlane(options)
         self._seed = seed
         self._proxy: FaultProxy | None = None
         self._server: RealServer | None = None
@@ -132,7 +131,7 @@ class RealControlPlane:
         return self._server
 
     def start(self, folder: Path) -> Path:
-        """Start etcd, API server and controllers in a folder of their own."""
+        """Start etcd and API server in a folder of their own."""
         self._plane.start()
         self._proxy = FaultProxy(self._plane.url, trust=self._plane.trust(), seed=self._seed)
         self._proxy.start()
@@ -152,7 +151,8 @@ class RealControlPlane:
         self._server = RealServer(self._proxy, api, loop)
 
     def furnished(self) -> None:
-        """Start to record writes of our kinds."""
+        """Start the controllers, and to record writes of our kinds."""
+        self._plane.start_controllers()
         self.server.furnished()
 
     def schedule(self, extender: ExtenderAccess) -> None:

@@ -100,9 +100,10 @@ async def served(api: Api, resource: Resource) -> None:
 def running_cluster() -> Iterator[InstalledCluster]:
     """A cluster of two nodes with one device each."""
     nodes = [t4_node("one"), t4_node("two")]
-    with ControlPlane(Options(controllers=True)) as plane:
+    with ControlPlane(Options()) as plane:
         asyncio.run(define(str(plane.kubeconfig)))
         with InstalledCluster(nodes, operators=1, overlay="gate", plane=plane) as running:
+            plane.start_controllers()
             yield running
 
 

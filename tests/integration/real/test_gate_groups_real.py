@@ -7,7 +7,6 @@ our annotations, and by Kubernetes' own PodGroups, whose pods kube-scheduler als
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -29,12 +28,12 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def running_cluster(pod_groups: PodGroups) -> Iterator[InstalledCluster]:
-    options = replace(pod_groups.options, controllers=True)
     nodes = [t4_node("one"), t4_node("two")]
     with (
-        ControlPlane(options) as plane,
+        ControlPlane(pod_groups.options) as plane,
         InstalledCluster(nodes, overlay="gate", lease_s=6, plane=plane) as running,
     ):
+        plane.start_controllers()
         yield running
 
 
