@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
+from vgpu_api.attribute_docs import field_docs
 from vgpu_api.errors import VgpuError
 
 _DROPPED = frozenset({"title", "$defs", "discriminator", "examples"})
@@ -55,13 +58,27 @@ class _At:
         return "[]" in self.path
 
 
+class DescribedSchema(GenerateJsonSchema):
+    """Pydantic's JSON schema, with the docstrings of fields as their descriptions."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a model."""
+        found = super().model_schema(schema)
+        model = schema["cls"]
+        for name, text in field_docs(model).items():
+            found["properties"][model.model_fields[name].alias or name]["description"] = text
+        return found
+
+
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the structural schema of a model, with the field names used in JSON.
 
     Raises:
         NotStructural: Part of the model cannot be expressed; the message names its path.
     """
-    document = model.model_json_schema(by_alias=True, mode="validation")
+    document = model.model_json_schema(
+        by_alias=True, schema_generator=DescribedSchema, mode="validation"
+    )
     return _walk(document, _At(document.get("$defs", {})))
 
 

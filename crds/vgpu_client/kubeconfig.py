@@ -26,7 +26,11 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 class _KubeconfigEntry(BaseModel):
     """A part of a kubeconfig; what only other programs read (`extensions`) is not kept."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=lambda name: name.replace("_", "-"))
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        defer_build=True,  # no process uses all of them
+    )
 
 
 class ServerEntry(_KubeconfigEntry):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vgpu_api.attribute_docs import field_docs
 from vgpu_api.v1alpha1 import VGPUClaimSpec
 
 if TYPE_CHECKING:
@@ -321,8 +322,7 @@ def test_describe_shows_a_pod_and_a_node(kubectl: Kubectl):
 def test_explain_prints_our_docstrings(kubectl: Kubectl):
     explained = kubectl("explain", "vgpuclaim.spec")
     assert "GROUP:      vgpu.dev" in explained
-    described = VGPUClaimSpec.model_fields["placement"].description
-    assert described
+    described = field_docs(VGPUClaimSpec)["placement"]
     assert described in " ".join(explained.split())
     assert "requests\t<[]Object> -required-" in explained
     below = kubectl("explain", "vgpuclaim.spec.requests.memoryPercent")

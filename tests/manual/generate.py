@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from manual import dashboards, words
 from manual.pages import DOCS
+from vgpu_api.attribute_docs import field_docs
 from vgpu_api.config import ClusterConfig
 from vgpu_api.crd import KINDS, CustomResource
 from vgpu_api.names import API_VERSION
@@ -155,7 +156,7 @@ def configuration_keys() -> words.Words:
 
 
 def _keys(model: type[BaseModel], path: str) -> Iterator[tuple[str, ...]]:
-    schema = model.model_json_schema(by_alias=True)
+    schema, docs = model.model_json_schema(by_alias=True), field_docs(model)
     for name, field in model.model_fields.items():
         alias = _alias(name, field)
         here = f"{path}{alias}"
@@ -166,7 +167,12 @@ def _keys(model: type[BaseModel], path: str) -> Iterator[tuple[str, ...]]:
         shape = schema["properties"][alias]
         if "$ref" in shape:
             shape = schema["$defs"][shape["$ref"].rsplit("/", 1)[-1]]
-        yield f"`{here}`", _type(shape), f"`{_plain(field.default)}`", _meaning(field, alias)
+        yield (
+            f"`{here}`",
+            _type(shape),
+            f"`{_plain(field.default)}`",
+            _meaning(docs.get(name, ""), alias),
+        )
 
 
 def _alias(name: str, field: FieldInfo) -> str:
@@ -176,9 +182,9 @@ def _alias(name: str, field: FieldInfo) -> str:
     return str(choices[0] if choices else alias or name)
 
 
-def _meaning(field: FieldInfo, alias: str) -> str:
-    """Return the field's docstring, or an empty text for a resource name, which explains itself."""
-    text = _sentence(field.description or "")
+def _meaning(docstring: str, alias: str) -> str:
+    """Return a docstring as a sentence, or nothing for a resource name, which explains itself."""
+    text = _sentence(docstring)
     if not text and alias.startswith("resource"):
         return "Name of the extended resource."
     return text

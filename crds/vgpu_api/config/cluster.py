@@ -73,7 +73,7 @@ class _Section(BaseModel):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
+        defer_build=True,  # all but one are only parts of others
     )
 
 

@@ -35,7 +35,9 @@ class ApiModel(BaseModel):
         populate_by_name=True,
         extra="ignore",
         frozen=True,
-        use_attribute_docstrings=True,
+        # A model's validator is built when it is first used. Most models are only parts of others,
+        # and no process uses all the rest.
+        defer_build=True,
     )
 
     def model_post_init(self, context: Any, /) -> None:

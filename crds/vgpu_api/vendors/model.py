@@ -45,7 +45,11 @@ RecordRule: TypeAlias = Literal[
 
 class _Part(BaseModel):
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        defer_build=True,  # all but one are only parts of others
     )
 
 
