@@ -4,10 +4,11 @@ The API server has no index for fields of custom resources: with a watch of clai
 would compare every change of any claim with every node. It does have an index of pods by node. So
 the agent watches its pods and reads a claim
 
-* when a pod that names it is bound here: it was allocated before that;
-* when the pod's annotation `vgpu.dev/poke` changes, by which the operator tells of a resize;
 * in PreStart, so that no container starts by an old copy; the devices allocated to it are read
   there, too, because an administrator's change of one may be ahead of its mark;
+* some seconds after a pod that names it is bound here, unless one of its containers has started
+  by then: it was allocated before that;
+* when the pod's annotation `vgpu.dev/poke` changes, by which the operator tells of a resize;
 * while a pod waits for a grant, and from the end of a pod until its allocation is gone.
 
 All claims allocated here are listed when the agent starts, and again when the watch of pods had a
@@ -39,6 +40,10 @@ _TOGETHER = 8
 """Claims to read at the same time, beside those of containers that start."""
 _BETWEEN_S = 0.25
 """The least time between two reads of a claim for a mark: a tenant may change marks at any rate."""
+_BOUND_S = 5.0
+"""Seconds until the claim of a new pod is read. Most containers start earlier, and PreStart reads
+the claim; the copy is for those that start later, while the API server does not answer.
+"""
 _PRESTART_S = 1.0
 """Seconds after which a container starts by the copy, because the API server does not answer."""
 
@@ -76,21 +81,29 @@ class ClaimReads:
                 self._is_list_due = True
                 self._wake.set()
             case PodChanged(old=old, new=Pod() as new):
-                if _mark(new) != _mark(old):
+                now = self._clock.monotonic()
+                if old is None and not new.is_terminal:
+                    self._due_by(self._places(new), now + _BOUND_S)
+                elif _mark(new) != _mark(old):
                     for place in self._places(new):
                         last_s = self._read_at.get(place, -_BETWEEN_S)
-                        self._due.setdefault(place, last_s + _BETWEEN_S)
-                    self._wake.set()
-                elif new.is_terminal and (old is None or not old.is_terminal):
-                    self._wake.set()
+                        self._due_by([place], last_s + _BETWEEN_S)
+                elif old is not None and new.is_terminal and not old.is_terminal:
+                    self._due_by(self._unread(new), now)
             case PodChanged(old=Pod() as gone, new=None):
                 self._refused.discard(gone.metadata.uid)
-                self._wake.set()
+                self._due_by(self._unread(gone), self._clock.monotonic())
             case StartRefused(pod=pod):
                 self._refused.add(pod.metadata.uid)
                 self._wake.set()
             case StartGranted(pod=pod):
                 self._refused.discard(pod.metadata.uid)
+
+    def _due_by(self, places: Iterable[Place], at: float) -> None:
+        """Have claims read by a time, or earlier if they are due earlier."""
+        for place in places:
+            self._due[place] = min(at, self._due.get(place, at))
+        self._wake.set()
 
     async def run(self) -> None:
         """Read what is due, for ever."""
@@ -118,13 +131,25 @@ class ClaimReads:
         others have caused.
         """
         places = list(self._places(pod))
+        waiting = self._unread(pod)
+        for place in waiting:
+            del self._due[place]
         try:
             async with asyncio.timeout(_PRESTART_S):
-                await asyncio.gather(*map(self._read, places))
-                devices = self._devices_of(places)
-                await asyncio.gather(*(read_device(self._api, self._view, n) for n in devices))
+                known = self._devices_of(places)
+                await asyncio.gather(*map(self._read, places), *map(self._read_device, known))
+                others = self._devices_of(places) - known
+                await asyncio.gather(*map(self._read_device, others))
         except (ClientError, TimeoutError) as error:
+            self._due_by(waiting, self._clock.monotonic())
             logger.warning("claims of pod %s not read: %s", pod.metadata.name, error or "no answer")
+
+    def _unread(self, pod: Pod) -> list[Place]:
+        """Return the claims of a pod that are due to be read."""
+        return [place for place in self._places(pod) if place in self._due]
+
+    async def _read_device(self, name: str) -> None:
+        await read_device(self._api, self._view, name)
 
     def _devices_of(self, places: Iterable[Place]) -> set[str]:
         """Return the names of the devices allocated to claims."""

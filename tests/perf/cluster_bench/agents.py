@@ -1,8 +1,8 @@
 """Keeps the connections that the agents of many nodes keep to the API server; its own process.
 
 Each agent has its own TLS connection with HTTP/1.1, as the real one has, and watches the pods of
-its node on it. When a pod comes to its node, it reads the pod's claim twice, as the real agent does
-when the pod is bound and before its container starts. All agents act as an administrator, so the
+its node on it. When a pod comes to its node, it reads the pod's claim and the devices allocated to
+it, as the real agent does before the container starts. All agents act as an administrator, so the
 cost of impersonating the node at the start of a watch is missing.
 
 It prints `ready` when every watch has been answered, and the counts so far for each line on its
@@ -31,8 +31,10 @@ from urllib.parse import urlsplit
 
 from perf.cluster_bench.load import LABEL
 from perf.cluster_bench.paper import node_name
-from vgpu_api.names import pod_claim_name
+from vgpu_api.names import API_VERSION, pod_claim_name
+from vgpu_api.resources import GPU_DEVICES, VGPU_CLAIMS
 from vgpu_client.connection import Connection, login
+from vgpu_client.transport import Object
 
 WATCH_S = 300
 """As in `vgpu_client.reflector`; the first of each ends earlier, lest they all end at once."""
@@ -142,10 +144,7 @@ class SimulatedAgents:
                 watch.seen.add(found[3])
                 name, namespace, uid = (each.decode() for each in found.groups())
                 claim = pod_claim_name(name, uid)
-                path = f"/apis/vgpu.dev/v1alpha1/namespaces/{namespace}/vgpuclaims/{claim}"
-                # as when it is bound; it is read again before its container starts
-                self._claims.put(path)
-                self._claims.put(path)  # before its container starts
+                self._claims.put(f"namespaces/{namespace}/{VGPU_CLAIMS.plural}/{claim}")
 
     def _ask_again(self, watch: Watch) -> None:
         watch.socket.setblocking(True)
@@ -154,11 +153,19 @@ class SimulatedAgents:
 
     def _read_claims(self) -> None:
         api = HTTPSConnection(self._host, int(self._port), context=self._tls)
-        while True:
-            api.request("GET", self._claims.get(), headers={"Authorization": self._token})
+
+        def read(what: str, path: str) -> Object:
+            path = f"/apis/{API_VERSION}/{path}"
+            api.request("GET", path, headers={"Authorization": self._token})
             answer = api.getresponse()
-            answer.read()
-            self.counts[f"claims read: {answer.status}"] += 1
+            self.counts[f"{what} read: {answer.status}"] += 1
+            found: Object = json.loads(answer.read())
+            return found
+
+        while True:
+            claim = read("claims", self._claims.get())
+            for device in claim["status"]["allocation"]["devices"]:
+                read("devices", f"{GPU_DEVICES.plural}/{device['name']}")
 
 
 def main() -> None:

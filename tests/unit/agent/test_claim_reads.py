@@ -107,11 +107,18 @@ class Node:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_reads, "_BETWEEN_S", 0.0)
+    monkeypatch.setattr(claim_reads, "_BOUND_S", 0.0)
+
+
+@pytest.fixture
+def some_time_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have claims of new pods read only when the clock is set forward."""
+    monkeypatch.setattr(claim_reads, "_BOUND_S", 5.0)
 
 
 @asynccontextmanager
-async def a_node() -> AsyncIterator[Node]:
-    node = Node()
+async def a_node(clock: Clock | None = None) -> AsyncIterator[Node]:
+    node = Node(clock)
     running = asyncio.create_task(node.reads.run())
     node.view.events.put(PodListRead())
     await node.settle()
@@ -140,6 +147,69 @@ async def test_the_claim_of_a_pod_is_read_when_the_pod_is_bound_here() -> None:
         await node.settle()
         assert node.known == {own(pod): "11"}
         assert node.api.asked == [own(pod)]
+
+
+@pytest.mark.usefixtures("some_time_later")
+async def test_a_claim_whose_container_starts_soon_is_read_once() -> None:
+    clock = SetClock()
+    async with a_node(clock) as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        assert node.api.asked == []
+        await node.reads.read_for(pod)
+        assert node.known == {own(pod): "11"}
+        clock.time += 60.0
+        node.view.pods.modified(changed(pod, other="x"))
+        await node.settle()
+        assert node.api.asked == [own(pod)]
+
+
+@pytest.mark.usefixtures("some_time_later")
+async def test_a_claim_whose_container_does_not_start_soon_is_read_without_it() -> None:
+    clock = SetClock()
+    async with a_node(clock) as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        clock.time += 5.0
+        node.view.events.put(PodListRead())  # the clock wakes nobody
+        await node.settle()
+        assert own(pod) in node.api.asked
+
+
+@pytest.mark.usefixtures("some_time_later")
+async def test_the_claim_of_a_pod_that_ends_before_it_starts_is_read_at_once() -> None:
+    async with a_node(SetClock()) as node:
+        gone, failed = a_bound_pod(name="gone"), a_bound_pod(name="failed")
+        for pod in (gone, failed):
+            node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+            node.view.pods.added(pod)
+        await node.settle()
+        place = (gone.metadata.namespace or "", gone.metadata.name)
+        node.view.pods.deleted(ObjectIdentity(*place, gone.metadata.uid))
+        status = failed.status.model_copy(update={"phase": "Failed"})
+        node.view.pods.modified(failed.model_copy(update={"status": status}))
+        await node.settle()
+        assert node.known == {own(gone): "11", own(failed): "11"}
+
+
+@pytest.mark.usefixtures("some_time_later")
+async def test_a_claim_that_prestart_could_not_read_is_read_as_soon_as_possible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claim_reads, "_FIRST_S", 0.0)
+    async with a_node(SetClock()) as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        node.api.is_up = False
+        await node.reads.read_for(pod)
+        node.api.is_up = True
+        await node.until_known(own(pod))
 
 
 async def test_a_change_that_is_no_mark_reads_nothing() -> None:
@@ -356,6 +426,22 @@ async def test_a_start_reads_the_devices_of_its_claim() -> None:
         await node.reads.read_for(pod)
         assert node.view.devices.objects["", "gpu-a"].spec.core_policy == "Force"
         assert "gpu-b" not in node.api.asked
+
+
+async def test_a_start_reads_the_devices_of_a_known_claim_beside_it() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        claim = a_claim(own(pod), pod, version=11)
+        allocated = {"request": "main", "name": "gpu-a", "uuid": "GPU-a", "memory": "1Gi"}
+        claim["status"]["allocation"]["devices"] = [allocated]
+        node.view.take_claim(claim)
+        node.api.objects[own(pod)] = claim
+        node.api.answers.clear()
+        starting = asyncio.ensure_future(node.reads.read_for(pod))
+        await node.settle()
+        assert node.api.asked == [own(pod), "gpu-a"]
+        node.api.answers.set()
+        await starting
 
 
 async def test_a_start_drops_a_device_whose_object_is_gone() -> None:
