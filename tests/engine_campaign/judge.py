@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from oracle import Amounts, ByDevice, moments, needed_by, total_of
+from oracle import Amounts, ByDevice, after_shrinking, moments, needed_by, total_of
 from vgpu_api.core import Container, Node, Pod, PodDisruptionBudget, PodGroup
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_RESOURCES, FINALIZER_IN_USE
 from vgpu_api.resources import (
@@ -41,6 +41,8 @@ READ_WITHIN_S = 0.5
 between."""
 UNAWARE_S = 20.0
 """The time after a restore in which a replica may still act on what it knew before."""
+TOLD_WITHIN_S = 30.0
+"""Without faults, the pages of running containers follow their claim within this time."""
 _UNIX_AT_0 = 1.7e9
 
 
@@ -125,6 +127,7 @@ class Judge:
     _sent_at: float = 0.0
     _bound_past_us: dict[str, float] = field(default_factory=dict)  # pod's UID → when
     calm_since: float = float("inf")
+    _behind: dict[str, float] = field(default_factory=dict)  # pod's UID → its pages, since when
     making_way: MakingWay = field(init=False)
     gangs: Gangs = field(init=False)
     handed_over: HandedOver = field(init=False)
@@ -172,6 +175,7 @@ class Judge:
         """Check the rules that depend on time."""
         self.now = at
         self.gangs.look()
+        self._pages_follow()
 
     def told(self, who: str, plural: str, version: int, at: float) -> None:
         """Note that a replica has been told of a kind up to this version."""
@@ -376,6 +380,24 @@ class Judge:
             elif lacks := [part for part in runs.devices if not _is_covered(part, now.devices)]:
                 text = ", ".join(f"{part.memory} of {part.uuid}" for part in lacks)
                 self.broken("in use", f"{claim.metadata.name} lacks {text} that {_name(pod)} uses")
+
+    def _pages_follow(self) -> None:
+        """Check that no running container has pages of a former version of its claim for long."""
+        behind = {uid for uid, runs in self.runs.items() if self._is_behind(runs)}
+        since = {uid: self._behind.get(uid, self.now) for uid in behind}
+        self._behind = since
+        for uid in behind:
+            if self.now - max(since[uid], self.calm_since) > TOLD_WITHIN_S:
+                since[uid] = float("inf")  # said once
+                self.broken("pages", f"{_name(self.pods[uid])} has those of an older claim")
+
+    def _is_behind(self, runs: Runs) -> bool:
+        claim = self.claims.get(runs.claim_uid)
+        allocation = None if claim is None else claim.status.allocation
+        if claim is None or allocation is None or allocation.id != runs.allocation_id:
+            return False
+        due = {_of_page(device) for device in after_shrinking(claim)}
+        return any(_of_page(page) not in due for page in runs.devices)
 
     def _is_there(self, claim: VGPUClaim) -> bool:
         return claim.metadata.uid in self.claims
@@ -643,6 +665,10 @@ def _name(pod: Pod) -> str:
 def _is_sound(device: GPUDevice) -> bool:
     said = {condition.type: condition.status for condition in device.status.conditions}
     return said.get("Healthy") == said.get("Ready") == "True" and not device.spec.cordoned
+
+
+def _of_page(device: AllocatedDevice) -> tuple[str, str, int, int]:
+    return device.request, device.uuid, device.memory_mib, device.cores
 
 
 def _is_covered(part: AllocatedDevice, held: Iterable[AllocatedDevice]) -> bool:

@@ -54,6 +54,8 @@ class Process:
     claim: str
     runs: Runs
     round: tuple[str, int]
+    copy: VGPUClaim  # its agent's
+    mark: str  # of the pod, as its agent saw it last
     stage: int = 0
     stage_ends: float = 0.0
     exits_at: float = float("inf")  # by itself
@@ -83,6 +85,7 @@ class Machine:
     agent_silent_until: float = 0.0
     heard_at: float = 0.0
     mark: str = ""  # the devices, as the agent saw them last
+    pods_late_until: float = 0.0  # the agent's watch of pods
     written: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # the agent's copies
     gone_since: float | None = None  # the Node object is missing
     processes: dict[str, Process] = field(default_factory=dict)
@@ -222,8 +225,8 @@ class Machines:
             changed = copied(there)
             changed["status"]["conditions"][0]["status"] = ready
             self._server.put(PODS, changed)
-        if hears and there is not None:
-            mark = there["metadata"].get("annotations", {}).get(ANNOTATION_REQUEUE, "")
+        if hears and there is not None and self._now >= machine.pods_late_until:
+            mark = _mark(there)
             self._publish(machine, reads=mark != machine.mark)
             machine.mark = mark
 
@@ -260,7 +263,12 @@ class Machines:
             process = machine.processes.get(reserved.pod_uid)
             pod = self._server.pod(reserved.pod_uid)
             if process is not None:
-                self._follow(machine, process, claim, allocation)
+                if (claim.metadata.uid, allocation.id) == (
+                    process.runs.claim_uid,
+                    process.round[0],
+                ):
+                    self._read_if_told(machine, process, claim, pod)
+                    self._follow(machine, process)
             elif pod is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
                 self._release(machine, claim, allocation)
             elif pod["spec"].get("nodeName") == machine.name and not pod["metadata"].get(
@@ -277,7 +285,8 @@ class Machines:
         read = Pod.model_validate(pod)
         uid = read.metadata.uid
         runs = Runs(claim.metadata.uid, allocation.id, ())
-        process = Process(read, claim.metadata.name, runs, (allocation.id, allocation.init_round))
+        this = allocation.id, allocation.init_round
+        process = Process(read, claim.metadata.name, runs, this, claim, _mark(pod))
         init = of_init(allocation, claim, read)
         asking = ordinary_init(read) & {request.name for request in claim.spec.requests}
         if asking and (not init or process.round in machine.ended_rounds):
@@ -298,21 +307,29 @@ class Machines:
         process.stage_ends = self._now + self._rng.uniform(0.5, 4.0)
         claim = self._claim_of(process)
         if claim is not None:
+            process.copy = claim  # a container starts
             self._run_stage(process, claim)
 
+    def _read_if_told(
+        self, machine: Machine, process: Process, claim: VGPUClaim, pod: dict[str, Any] | None
+    ) -> None:
+        """Read the claim if the pod shows another mark, is gone, or waits for init containers."""
+        if pod is None or process.wants_round is not None:
+            process.copy = claim
+        elif self._now >= machine.pods_late_until and _mark(pod) != process.mark:
+            process.copy, process.mark = claim, _mark(pod)
+
     def _run_stage(self, process: Process, claim: VGPUClaim) -> None:
-        """Run the containers of the stage, with pages of what the claim allows now."""
+        """Run the containers of the stage, with pages of what the claim allows."""
         pages = _pages(claim, list(moments(process.pod))[process.stage])
         process.runs = Runs(claim.metadata.uid, process.runs.allocation_id, pages)
         process.stage_ends = max(process.stage_ends, self._now + self._rng.uniform(0.5, 4.0))
         self._judge.started(process.uid, process.runs)
 
-    def _follow(
-        self, machine: Machine, process: Process, claim: VGPUClaim, allocation: Allocation
-    ) -> None:
-        """Update the pages from the claim, and report what has ended."""
-        if (claim.metadata.uid, allocation.id) != (process.runs.claim_uid, process.round[0]):
-            return
+    def _follow(self, machine: Machine, process: Process) -> None:
+        """Update the pages from the agent's copy of the claim, and report what has ended."""
+        claim, allocation = process.copy, process.copy.status.allocation
+        assert allocation is not None
         generation = claim.metadata.generation or 1
         if generation != process.generation:
             process.generation, process.resizes_at = generation, self._now + self._rng.uniform(0, 3)
@@ -344,7 +361,7 @@ class Machines:
         if not ordinary_init(process.pod) & {request.name for request in claim.spec.requests}:
             return
         if of_init(allocation, claim, process.pod) and not process.said:
-            process.stage = 0
+            process.stage, process.copy = 0, claim
             self._run_stage(process, claim)
         else:
             process.wants_round = allocation.id, allocation.init_round
@@ -444,6 +461,12 @@ class Machines:
 def _pages(claim: VGPUClaim, running: frozenset[str]) -> tuple[AllocatedDevice, ...]:
     devices = after_shrinking(claim)
     return tuple(each for each in devices if not each.request or each.request in running)
+
+
+def _mark(pod: dict[str, Any]) -> str:
+    """Return the operator's mark on a pod."""
+    found: str = pod["metadata"].get("annotations", {}).get(ANNOTATION_REQUEUE, "")
+    return found
 
 
 def _without_times(device: dict[str, Any]) -> list[tuple[str, str]]:

@@ -376,6 +376,12 @@ def an_agent_is_silent(world: World, rng: Random) -> None:
         machine.agent_silent_until = world.now + rng.choice((10.0, 40.0))
 
 
+def an_agents_pods_are_late(world: World, rng: Random) -> None:
+    """Delay an agent's watch of pods, by which it learns of resizes and of its devices."""
+    machine = world.machines.of[rng.choice(sorted(world.machines.of))]
+    machine.pods_late_until = world.now + rng.choice((3.0, 20.0, 60.0))
+
+
 def a_backup_is_made(world: World, rng: Random) -> None:
     """Back up all data."""
     world.server.back_up()
@@ -402,6 +408,7 @@ STEPS: dict[str, tuple[int, Play]] = {
         (3, requests_fail), (5, answers_are_lost), (3, reads_fail), (4, requests_take_long),
         (1, the_line_is_cut), (3, the_leader_is_killed), (2, a_node_is_registered_anew),
         (1, a_machine_dies), (2, a_device_goes), (1, a_device_is_ill), (2, an_agent_is_silent),
+        (3, an_agents_pods_are_late),
         (1, a_backup_is_made), (1, a_backup_is_restored), (3, time_passes),
         (6, create_important_pod), (1, fill_all_devices), (6, create_group), (2, delete_group),
         (2, delete_pod_of_group), (3, set_budget), (2, the_leader_is_killed_at_a_write),
@@ -416,7 +423,7 @@ CALM_STEPS: dict[str, int] = {
     for weight, play in (
         (3, create_pod), (1, create_pod_with_init), (2, create_pod_for_the_rest),
         (8, create_important_pod), (4, fill_all_devices), (5, create_group), (1, delete_group),
-        (3, delete_pod), (1, set_budget), (1, time_passes),
+        (3, delete_pod), (1, set_budget), (1, time_passes), (3, resize),
     )
 }  # fmt: skip
 """The weight of each step that may be played when all faults have ended."""
