@@ -342,7 +342,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option(
         "--lease-duration",
         type=int,
-        default="10",
+        default="9",
         help="seconds after which a silent leader loses the Lease",
     )
     option(

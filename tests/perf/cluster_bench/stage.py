@@ -47,7 +47,7 @@ from vgpu_local.started import Started
 SCHEDULER_CLIENT = {"qps": 1_000, "burst": 2_000}
 """High limits of kube-scheduler's client for both loads; the defaults are 50 and 100."""
 _PROFILED = ("kube-apiserver", "kube-scheduler")
-LEASE_S = 10
+LEASE_S = 9
 """The operator's default."""
 CLAIMS_S = 10.0
 _PROFILE_S = 5
