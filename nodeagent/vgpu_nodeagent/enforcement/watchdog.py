@@ -183,25 +183,41 @@ def taken_by_claims(
         homes: The residence of each process.
     """
     found: dict[str, tuple[Taken, ...]] = {}
+    pids_of = _pids_by_claim(processes, computing, homes)
     for claim_allocation in state.claim_allocations.values():
         if claim_allocation.closed:
             continue
+        pids, use = pids_of.get(claim_allocation.claim_uid, {}), claim_allocation.use
         shares = _shares(state, allocations, claim_allocation)
         of_claim = []
-        for uuid, by_pid in processes.items():
-            busy = computing.get(uuid)
-            pids = (*by_pid, *(busy or ()))
-            mine = frozenset(pid for pid in pids if _is_of(homes.get(pid), claim_allocation))
-            use = claim_allocation.use.get(uuid)
-            if use is not None:
-                share = shares.get(uuid, (None, False))
-                of_claim.append(_taken(uuid, use.memory_mib * MIB, share, mine, by_pid, busy))
-            elif mine:
-                of_claim.append(_taken(uuid, 0, (0, True), mine, by_pid, busy))
-        pages = _pages(state, allocations, claim_allocation)
+        for uuid in (uuid for uuid in processes if uuid in use or uuid in pids):
+            mine, of_device = frozenset(pids.get(uuid, ())), use.get(uuid)
+            limit = 0
+            share: tuple[int | None, bool] = (0, True)
+            if of_device is not None:
+                limit, share = of_device.memory_mib * MIB, shares.get(uuid, (None, False))
+            of_claim.append(_taken(uuid, limit, share, mine, processes[uuid], computing.get(uuid)))
+        # With hundreds of pods, looking at the page of each that uses nothing takes most of a look.
+        pages = _pages(state, allocations, claim_allocation) if pids else frozenset()
         found[claim_allocation.claim_uid] = tuple(
             replace(taken, hiding=_hiding(taken.pids, pages, allocations)) for taken in of_claim
         )
+    return found
+
+
+def _pids_by_claim(
+    processes: Mapping[str, Mapping[int, int]],
+    computing: Mapping[str, Mapping[int, float]],
+    homes: Mapping[int, Residence],
+) -> Mapping[str, Mapping[str, set[int]]]:
+    """Return the processes of each claim by device, for those that have any."""
+    found: dict[str, dict[str, set[int]]] = {}
+    for uuid, by_pid in processes.items():
+        for pid in (*by_pid, *computing.get(uuid, ())):
+            home = homes.get(pid)
+            if home is not None and home.claim_allocation is not None:
+                of_claim = found.setdefault(home.claim_allocation.claim_uid, {})
+                of_claim.setdefault(uuid, set()).add(pid)
     return found
 
 
