@@ -81,15 +81,7 @@ class ClaimReads:
                 self._is_list_due = True
                 self._wake.set()
             case PodChanged(old=old, new=Pod() as new):
-                now = self._clock.monotonic()
-                if old is None and not new.is_terminal:
-                    self._due_by(self._places(new), now + _BOUND_S)
-                elif _mark(new) != _mark(old):
-                    for place in self._places(new):
-                        last_s = self._read_at.get(place, -_BETWEEN_S)
-                        self._due_by([place], last_s + _BETWEEN_S)
-                elif old is not None and new.is_terminal and not old.is_terminal:
-                    self._due_by(self._unread(new), now)
+                self._pod_changed(old, new)
             case PodChanged(old=Pod() as gone, new=None):
                 self._refused.discard(gone.metadata.uid)
                 self._due_by(self._unread(gone), self._clock.monotonic())
@@ -98,6 +90,17 @@ class ClaimReads:
                 self._wake.set()
             case StartGranted(pod=pod):
                 self._refused.discard(pod.metadata.uid)
+
+    def _pod_changed(self, old: Pod | None, new: Pod) -> None:
+        now = self._clock.monotonic()
+        if old is None and not new.is_terminal:
+            self._due_by(self._places(new), now + _BOUND_S)
+        elif _mark(new) != _mark(old):
+            for place in self._places(new):
+                last_s = self._read_at.get(place, -_BETWEEN_S)
+                self._due_by([place], last_s + _BETWEEN_S)
+        elif old is not None and new.is_terminal and not old.is_terminal:
+            self._due_by(self._unread(new), now)
 
     def _due_by(self, places: Iterable[Place], at: float) -> None:
         """Have claims read by a time, or earlier if they are due earlier."""
