@@ -28,7 +28,6 @@ from vgpu_api.names import (
     FIELD_MANAGER_OPERATOR,
     device_object_name,
 )
-from vgpu_api.quantity import format_mib
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
@@ -137,9 +136,7 @@ def device_status(node: str, index: int) -> Object:
         for condition in present(None)
     ]
     said = said_of(device, DeviceCapacity(all_of_it, all_of_it), vendor="nvidia")
-    # What the operator says of a device that nobody has: it says it of 32 new devices a second.
-    unused = {"allocated": {"memory": format_mib(0), "cores": 0, "slots": 0}, "claims": []}
-    return {**said, **unused, "observedTime": _SINCE, "conditions": conditions}
+    return {**said, "observedTime": _SINCE, "conditions": conditions}
 
 
 async def make_devices(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
