@@ -7,7 +7,7 @@ another one it is written again. So no agent has to read its devices from time t
 
 An agent that starts may take its devices back while its pod is not ready yet; they are then marked
 unknown once more, and the mark is the one that the pod has. So an agent that is ready while devices
-are unknown is told in other words that mean the same.
+are unknown gets another mark with the same meaning.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def mark_agents(state: State) -> Iterator[list[MarkPod]]:
             for uid, pod in agent.pods.items()
             if pod.mark.removesuffix(_AGAIN) != mark
         ]
-        if not marks and agent.lost_at is None and _has_unknown(node, state):
+        has_unknown = _has_unknown(node, state)
+        if not marks and agent.lost_at is None and has_unknown:
             marks = _told_again(agent, mark, state)
         if marks:
             agent.marked_at = state.now
-        if marks or _has_unknown(node, state):
+        if marks or has_unknown:
             state.unmarked.set(node, state.now + MARK_AGAIN_S)
         yield marks
 
