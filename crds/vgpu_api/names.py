@@ -214,6 +214,8 @@ FIELD_MANAGER_LIVENESS = "vgpu-operator-liveness"
 """Writes conditions on behalf of a silent agent, which takes them over when it comes back."""
 FIELD_MANAGER_REGISTERS = "vgpu-operator-registers"
 """Publishes the devices that other vendors' plugins register on the Node."""
+OPERATOR_NAMESPACE = "vgpu-system"
+"""The namespace of all programs but the agents."""
 AGENT_NAMESPACE = "vgpu-node"
 """The agents' namespace."""
 AGENT_LABELS = {"app.kubernetes.io/name": "vgpu", "app.kubernetes.io/component": "nodeagent"}

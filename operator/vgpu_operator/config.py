@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from vgpu_api.config import ConfigFile, Notice, load_cluster_config
-from vgpu_api.names import AGENT_GONE_S
+from vgpu_api.names import AGENT_GONE_S, OPERATOR_NAMESPACE
 from vgpu_client.logs import LogFormat
 from vgpu_client.metrics_server import ACCESS_HELP, MetricsAccess
 
@@ -230,7 +230,9 @@ class _Options:
         """Add the arguments that the operator and the webhooks share."""
         self.basic()
         option = self.option
-        option("--namespace", default="vgpu-system", help="namespace of the Lease and the Secrets")
+        option(
+            "--namespace", default=OPERATOR_NAMESPACE, help="namespace of the Lease and the Secrets"
+        )
         option(
             "--identity",
             default=socket.gethostname(),

@@ -24,7 +24,7 @@ from vgpu_api.agent_pods import is_agents
 from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_USER, SCHEDULER_NAME
+from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_NAMESPACE, OPERATOR_USER, SCHEDULER_NAME
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -69,7 +69,6 @@ from vgpu_operator.engine.gpu_pod import gpu_pod_of
 from vgpu_operator.insight.ages import lasting
 from vgpu_operator.insight.states import state_of
 
-NAMESPACE = "vgpu-system"
 REQUESTS_DEVICE = "asks-for-a-device"
 """The match condition of the webhooks for pods that ask for a device."""
 _READ = (
@@ -115,18 +114,18 @@ _POLICIES_OF_CLAIMS = (
 _MARKS_BINDINGS = ("vgpu-marks", "vgpu-marks-opted-out", "vgpu-marks-system")
 """This policy needs several bindings, because only some namespaces may write the label."""
 _HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
-_OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {NAMESPACE}"
+_OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {OPERATOR_NAMESPACE}"
 _READ_THERE = (
-    (LEASES, NAMESPACE),
-    (ENDPOINT_SLICES, NAMESPACE),
-    (CONFIG_MAPS, NAMESPACE),
+    (LEASES, OPERATOR_NAMESPACE),
+    (ENDPOINT_SLICES, OPERATOR_NAMESPACE),
+    (CONFIG_MAPS, OPERATOR_NAMESPACE),
 )
 _OPERATOR = User(
     OPERATOR_USER,
     groups=(
         "system:authenticated",
         "system:serviceaccounts",
-        f"system:serviceaccounts:{NAMESPACE}",
+        f"system:serviceaccounts:{OPERATOR_NAMESPACE}",
     ),
 )
 _DELETE = ("delete", "", "pods", "")
@@ -252,7 +251,7 @@ async def read(api: Api) -> Snapshot:
     secrets: dict[str, Object | ClientError] = {}
     for name in (WEBHOOK_SECRET, EXTENDER_SECRET, SCHEDULER_SECRET):
         try:
-            secrets[name] = await api.get(SECRETS, name, namespace=NAMESPACE)
+            secrets[name] = await api.get(SECRETS, name, namespace=OPERATOR_NAMESPACE)
         except NotFound:
             continue
         except Forbidden as error:
@@ -411,7 +410,7 @@ def _workloads(seen: Snapshot) -> Iterator[CheckResult]:
 
 
 def _leader(seen: Snapshot) -> Iterator[CheckResult]:
-    for lease in seen.of(LEASES, NAMESPACE):
+    for lease in seen.of(LEASES, OPERATOR_NAMESPACE):
         spec = lease.get("spec") or {}
         if lease["metadata"]["name"] != "vgpu-operator":
             continue
@@ -421,10 +420,14 @@ def _leader(seen: Snapshot) -> Iterator[CheckResult]:
             yield _ok("leader", f"{spec['holderIdentity']} is the leader")
         else:
             text = f"no operator has been the leader for {lasting(silent)}: no GPUs are allocated"
-            yield _error("leader", text, f"kubectl -n {NAMESPACE} logs deploy/vgpu-operator")
+            yield _error(
+                "leader", text, f"kubectl -n {OPERATOR_NAMESPACE} logs deploy/vgpu-operator"
+            )
         return
     yield _error(
-        "leader", "no operator has ever been the leader", f"kubectl -n {NAMESPACE} get pods"
+        "leader",
+        "no operator has ever been the leader",
+        f"kubectl -n {OPERATOR_NAMESPACE} get pods",
     )
 
 
@@ -434,7 +437,7 @@ def _extender(seen: Snapshot) -> Iterator[CheckResult]:
         yield _ok("extender", f"the Service vgpu-extender has {ready} ready endpoint")
     else:
         text = "the Service vgpu-extender has no ready endpoint"
-        yield _error("extender", text, f"kubectl -n {NAMESPACE} get endpointslices,leases")
+        yield _error("extender", text, f"kubectl -n {OPERATOR_NAMESPACE} get endpointslices,leases")
     for event in seen.of(EVENTS):
         text = event.get("message") or ""
         if _is_failed_call(event, seen.now):
@@ -448,7 +451,7 @@ def _extender(seen: Snapshot) -> Iterator[CheckResult]:
 
 def _ready_endpoints(seen: Snapshot, service: str) -> int | None:
     """Return the number of ready endpoints of a Service; None if it has no EndpointSlice."""
-    slices = [s for s in seen.of(ENDPOINT_SLICES, NAMESPACE) if _service(s) == service]
+    slices = [s for s in seen.of(ENDPOINT_SLICES, OPERATOR_NAMESPACE) if _service(s) == service]
     if not slices:
         return None
     return sum(_answers(each) for s in slices for each in s.get("endpoints") or ())
@@ -464,7 +467,7 @@ def _is_failed_call(event: Object, now: datetime) -> bool:
 def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
     """Check the configuration of vgpu-scheduler, if it is deployed."""
     mounted = _mounted_by_scheduler(seen)
-    for config_map in seen.of(CONFIG_MAPS, NAMESPACE):
+    for config_map in seen.of(CONFIG_MAPS, OPERATOR_NAMESPACE):
         name = config_map["metadata"]["name"]
         extenders = _extenders_in((config_map.get("data") or {}).get("scheduler.yaml", ""))
         if name not in mounted or not extenders:
@@ -554,7 +557,7 @@ def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
             yield _error("webhooks", text, "apply the manifests again")
     if _ready_endpoints(seen, "vgpu-webhook") == 0:
         text = "the Service vgpu-webhook has no ready endpoint: pods that ask for GPUs are refused"
-        yield _error("webhooks", text, f"kubectl -n {NAMESPACE} get pods")
+        yield _error("webhooks", text, f"kubectl -n {OPERATOR_NAMESPACE} get pods")
 
 
 def _configured_webhooks(

@@ -16,7 +16,7 @@ from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.errors import VgpuError
-from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_USER
+from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_NAMESPACE, OPERATOR_USER
 from vgpu_api.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -41,7 +41,6 @@ from vgpu_operator.insight.hami_node import BothConfigs, HamiNode, used_by
 from vgpu_operator.insight.question import question_of
 
 _PAGE = "docs/operations/from-hami.md"
-_NAMESPACE = "vgpu-system"
 _AGENT = "vgpu-nodeagent"
 _ADMITS_PODS = "mutate-pods.vgpu.dev"
 _SCHEDULER_CONFIG = "KubeSchedulerConfiguration"
@@ -187,7 +186,7 @@ async def _of_webhooks(api: Api) -> list[str]:
 async def _of_schedulers(api: Api, installed: HamiInstallation) -> list[str]:
     """Return a line for each kube-scheduler of ours that answers to HAMi's scheduler's name."""
     found = []
-    for config_map in (await api.list(CONFIG_MAPS, namespace=_NAMESPACE)).items:
+    for config_map in (await api.list(CONFIG_MAPS, namespace=OPERATOR_NAMESPACE)).items:
         for text in (config_map.get("data") or {}).values():
             document = _document(text)
             profiles = document.get("profiles") or () if isinstance(document, dict) else ()
@@ -244,7 +243,7 @@ async def _left_alone(api: Api) -> set[str]:
     """Return the namespaces whose pods admission leaves alone."""
     selector = f"{names.HAMI_WEBHOOK_LABEL}=ignore"
     listed = (await api.list(NAMESPACES, label_selector=selector)).items
-    own = {"kube-system", _NAMESPACE, AGENT_NAMESPACE}
+    own = {"kube-system", OPERATOR_NAMESPACE, AGENT_NAMESPACE}
     return own | {each["metadata"]["name"] for each in listed}
 
 

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vgpu_api.names import AGENT_NAMESPACE, PART_OF_LABEL
+from vgpu_api.names import AGENT_NAMESPACE, OPERATOR_NAMESPACE, PART_OF_LABEL
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -48,8 +48,8 @@ _KINDS: tuple[tuple[Resource, str | None, str | None], ...] = (
     (NODES, None, None),
     (EVENTS, None, None),
     (RESOURCE_QUOTAS, None, None),
-    (LEASES, doctor.NAMESPACE, None),
-    (ENDPOINT_SLICES, doctor.NAMESPACE, None),
+    (LEASES, OPERATOR_NAMESPACE, None),
+    (ENDPOINT_SLICES, OPERATOR_NAMESPACE, None),
     (CONFIG_MAPS, None, PART_OF_LABEL),
     (DEPLOYMENTS, None, PART_OF_LABEL),
     (DAEMON_SETS, None, PART_OF_LABEL),
@@ -58,9 +58,9 @@ _KINDS: tuple[tuple[Resource, str | None, str | None], ...] = (
     (VALIDATING_WEBHOOKS, None, None),
 )
 _WORKLOADS = (
-    ("deployment/vgpu-operator", doctor.NAMESPACE),
-    ("deployment/vgpu-webhook", doctor.NAMESPACE),
-    ("deployment/vgpu-scheduler", doctor.NAMESPACE),
+    ("deployment/vgpu-operator", OPERATOR_NAMESPACE),
+    ("deployment/vgpu-webhook", OPERATOR_NAMESPACE),
+    ("deployment/vgpu-scheduler", OPERATOR_NAMESPACE),
     ("daemonset/vgpu-nodeagent", AGENT_NAMESPACE),
 )
 _CLAIMS = f"{VGPU_CLAIMS.plural}.json"
@@ -198,7 +198,7 @@ def _concerns(pod: Object, uids: set[str]) -> bool:
     """Return True for vgpu's own pods, pods with a claim, and pods that wait for devices."""
     metadata = pod["metadata"]
     return (
-        metadata["namespace"] in (doctor.NAMESPACE, AGENT_NAMESPACE)
+        metadata["namespace"] in (OPERATOR_NAMESPACE, AGENT_NAMESPACE)
         or metadata["uid"] in uids
         or any(
             amounts

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 
+from vgpu_api.names import OPERATOR_NAMESPACE
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
 from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.printing import Printer
 
-_NAMESPACE, _NAME = "vgpu-system", "vgpu-web"
+_NAME = "vgpu-web"
 SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
 LOGIN = "/local/login"
 """Answers a code with a token."""
@@ -66,7 +67,7 @@ async def check_installed(api: Api) -> None:
         ClientError: The API server is unreachable, or refuses to show the page's Service.
     """
     try:
-        await api.get(SERVICES, _NAME, namespace=_NAMESPACE)
+        await api.get(SERVICES, _NAME, namespace=OPERATOR_NAMESPACE)
     except NotFound as error:
         raise CannotAnswer(
             "the web page is not installed: add manifests/components/web, or in the chart "
@@ -110,7 +111,15 @@ async def forwarded(flags: Sequence[str]) -> AsyncIterator[str]:
     Raises:
         CannotAnswer: kubectl is missing, or says why it cannot.
     """
-    words = ["kubectl", *flags, "-n", _NAMESPACE, "port-forward", f"service/{_NAME}", ":443"]
+    words = [
+        "kubectl",
+        *flags,
+        "-n",
+        OPERATOR_NAMESPACE,
+        "port-forward",
+        f"service/{_NAME}",
+        ":443",
+    ]
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)

@@ -16,7 +16,7 @@ import yaml
 
 from builders import a_container, a_device, a_node, a_pod
 from vgpu_api.config import ClusterConfig
-from vgpu_api.names import AGENT_LABELS, AGENT_NAMESPACE
+from vgpu_api.names import AGENT_LABELS, AGENT_NAMESPACE, OPERATOR_NAMESPACE
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -34,7 +34,6 @@ from vgpu_api.resources import (
 from vgpu_client.errors import Forbidden, Unreachable
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
 from vgpu_operator.cli.doctor import (
-    NAMESPACE,
     REQUESTS_DEVICE,
     CheckResult,
     Snapshot,
@@ -121,7 +120,7 @@ def healthy() -> Objects:
     }
     hook = {"name": "pods.vgpu.dev", "clientConfig": {"caBundle": "eA=="}}
     configuration = {"metadata": {"name": "vgpu", "labels": OURS}, "webhooks": [hook]}
-    scheduler = a_workload("vgpu-scheduler", NAMESPACE, {}, {})
+    scheduler = a_workload("vgpu-scheduler", OPERATOR_NAMESPACE, {}, {})
     volumes = [{"name": "config", "configMap": {"name": "mounted"}}, {"name": "tls", "secret": {}}]
     scheduler["spec"]["template"]["spec"]["volumes"] = volumes
     return {
@@ -132,10 +131,12 @@ def healthy() -> Objects:
         (PODS.plural, ""): [an_agent(), {"metadata": {"uid": "u"}, "spec": {"nodeName": "n"}}],
         (EVENTS.plural, ""): [],
         (DEPLOYMENTS.plural, ""): [
-            a_workload("vgpu-operator", NAMESPACE, {"replicas": 2}, {"availableReplicas": 2}),
+            a_workload(
+                "vgpu-operator", OPERATOR_NAMESPACE, {"replicas": 2}, {"availableReplicas": 2}
+            ),
             scheduler,
         ],
-        (CONFIG_MAPS.plural, NAMESPACE): [
+        (CONFIG_MAPS.plural, OPERATOR_NAMESPACE): [
             # A ReplicaSet of an earlier rollout, which kustomize leaves behind.
             {"metadata": {"name": "before"}, "data": {"scheduler.yaml": a_scheduler(verb="")}},
             {"metadata": {"name": "mounted"}, "data": {"scheduler.yaml": a_scheduler()}},
@@ -152,8 +153,11 @@ def healthy() -> Objects:
         (VALIDATING_WEBHOOKS.plural, ""): [copy.deepcopy(configuration)],
         (POLICIES.plural, ""): of_the_manifests(POLICIES.kind),
         (BINDINGS.plural, ""): of_the_manifests(BINDINGS.kind),
-        (LEASES.plural, NAMESPACE): [a_lease("vgpu-operator", "one")],
-        (ENDPOINT_SLICES.plural, NAMESPACE): [a_slice("vgpu-extender"), a_slice("vgpu-webhook")],
+        (LEASES.plural, OPERATOR_NAMESPACE): [a_lease("vgpu-operator", "one")],
+        (ENDPOINT_SLICES.plural, OPERATOR_NAMESPACE): [
+            a_slice("vgpu-extender"),
+            a_slice("vgpu-webhook"),
+        ],
     }
 
 
@@ -336,15 +340,15 @@ def nothing_runs(o: Objects) -> None:
 
 
 def no_leader(o: Objects) -> None:
-    o[LEASES.plural, NAMESPACE] = [a_lease("vgpu-operator", "one", 600)]
+    o[LEASES.plural, OPERATOR_NAMESPACE] = [a_lease("vgpu-operator", "one", 600)]
 
 
 def never_a_leader(o: Objects) -> None:
-    o[LEASES.plural, NAMESPACE] = []
+    o[LEASES.plural, OPERATOR_NAMESPACE] = []
 
 
 def no_extender(o: Objects) -> None:
-    change(o, ENDPOINT_SLICES, NAMESPACE)[0]["endpoints"] = []
+    change(o, ENDPOINT_SLICES, OPERATOR_NAMESPACE)[0]["endpoints"] = []
 
 
 def extender_not_reached(o: Objects) -> None:
@@ -354,12 +358,12 @@ def extender_not_reached(o: Objects) -> None:
 
 
 def no_preempt_verb(o: Objects) -> None:
-    change(o, CONFIG_MAPS, NAMESPACE)[1]["data"]["scheduler.yaml"] = a_scheduler(verb="")
+    change(o, CONFIG_MAPS, OPERATOR_NAMESPACE)[1]["data"]["scheduler.yaml"] = a_scheduler(verb="")
 
 
 def preempt_verb_in_a_comment(o: Objects) -> None:
     text = a_scheduler().replace("preemptVerb", "# preemptVerb")
-    change(o, CONFIG_MAPS, NAMESPACE)[1]["data"]["scheduler.yaml"] = text
+    change(o, CONFIG_MAPS, OPERATOR_NAMESPACE)[1]["data"]["scheduler.yaml"] = text
 
 
 def no_webhooks(o: Objects) -> None:
@@ -371,7 +375,7 @@ def no_bundle(o: Objects) -> None:
 
 
 def webhook_away(o: Objects) -> None:
-    endpoints = change(o, ENDPOINT_SLICES, NAMESPACE)[1]["endpoints"]
+    endpoints = change(o, ENDPOINT_SLICES, OPERATOR_NAMESPACE)[1]["endpoints"]
     endpoints[0]["conditions"] = {"ready": False}
 
 
@@ -618,7 +622,7 @@ def test_a_certificate_is_named_before_it_expires_and_after(days: float, level: 
 
 def test_what_may_not_be_read_is_unknown_and_no_verdict():
     objects = healthy()
-    objects[LEASES.plural, NAMESPACE] = Forbidden("leases is forbidden", status=403)
+    objects[LEASES.plural, OPERATOR_NAMESPACE] = Forbidden("leases is forbidden", status=403)
     secrets = {"vgpu-webhook-tls": Forbidden("secrets is forbidden", status=403)}
     assert {(each.check, each.level) for each in found(objects, secrets=secrets)} == {
         ("leader", "unknown"), ("certificates", "unknown")
