@@ -5,6 +5,7 @@ For a cluster with a server of eight A100s, a node whose two A100s are in MIG mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -49,3 +50,11 @@ RUNTIME_CLASS = {
 def pods(file: str) -> list[dict[str, Any]]:
     documents = yaml.safe_load_all((EXAMPLES / f"{file}.yaml").read_text())
     return [dict(pod) for document in documents for pod in pods_of(document, ["server"])]
+
+
+def says(why: str) -> Callable[[dict[str, Any]], bool]:
+    """Return a predicate: a condition of the claim has these words."""
+    return lambda claim: any(
+        why in condition["message"]
+        for condition in (claim.get("status") or {}).get("conditions", [])
+    )

@@ -43,7 +43,7 @@ from vgpu_client.metrics_server import MetricsServer
 from vgpu_client.own_certificate import own_certificate
 from vgpu_client.scrapers import Scrapers
 from vgpu_client.transport import Object
-from vgpu_local.accounts import AGENT, SERVICE_ACCOUNTS, kubeconfig_with, token
+from vgpu_local.accounts import AGENT, SERVICE_ACCOUNTS, client_of, token
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.installed import InstalledCluster
 from vgpu_local.nodes import t4_node
@@ -111,13 +111,12 @@ async def doors(
             },
         )
 
-        async def connect(name: str, account: tuple[str, str], node: str | None = None) -> Api:
-            bearer = await token(admin, account, node=node)
-            path = kubeconfig_with(plane.kubeconfig, folder / name, bearer)
-            return await stack.enter_async_context(Api.connect(str(path)))
+        async def connect(account: tuple[str, str], node: str | None = None) -> Api:
+            client = client_of(admin, plane.kubeconfig, folder, account, node=node)
+            return await stack.enter_async_context(client)
 
-        tenant = await connect("tenant", (TENANT, "tenant"))
-        yield Doors(cluster, admin, tenant, await connect("agent", AGENT, ONE))
+        tenant = await connect((TENANT, "tenant"))
+        yield Doors(cluster, admin, tenant, await connect(AGENT, ONE))
 
 
 @pytest.fixture(autouse=True)

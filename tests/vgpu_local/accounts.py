@@ -6,6 +6,8 @@ requested as the kubelet would request it, and written into a kubeconfig.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import yaml
@@ -57,3 +59,27 @@ def kubeconfig_with(of_admin: Path, path: Path, bearer: str) -> Path:
         entry["user"] = {"token": bearer}
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+@asynccontextmanager
+async def client_of(
+    admin: Api,
+    of_admin: Path,
+    folder: Path,
+    account: tuple[str, str],
+    *,
+    node: str | None = None,
+) -> AsyncIterator[Api]:
+    """Hold a client of a service account open.
+
+    Args:
+        admin: An administrator's client.
+        of_admin: The administrator's kubeconfig.
+        folder: The folder for the account's kubeconfig.
+        account: Namespace and name.
+        node: The node to which the token is bound; None for a token that is not bound to one.
+    """
+    path = folder / "-".join((*account, node or "any"))
+    kubeconfig_with(of_admin, path, await token(admin, account, node=node))
+    async with Api.connect(str(path)) as api:
+        yield api

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import yaml
 
-from example_documents import EXAMPLES, REFUSED, RUN, RUNTIME_CLASS, WAIT, pods
+from example_documents import EXAMPLES, REFUSED, RUN, RUNTIME_CLASS, WAIT, pods, says
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubectl import Kubectl
@@ -54,14 +54,7 @@ def test_a_pod_for_devices_that_are_not_there_waits_and_says_why(
         if why is None:
             running(cluster, pod["metadata"]["name"])
             continue
-        cluster.wait_for(
-            VGPU_CLAIMS,
-            claim_name(pod),
-            lambda claim, why=why: any(
-                why in condition["message"]
-                for condition in (claim.get("status") or {}).get("conditions", [])
-            ),
-        )
+        cluster.wait_for(VGPU_CLAIMS, claim_name(pod), says(why))
 
 
 @pytest.mark.parametrize("file", REFUSED)

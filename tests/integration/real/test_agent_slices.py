@@ -18,7 +18,7 @@ from vgpu_api.resources import MUTATING_WEBHOOKS, NODES, RESOURCE_SLICES, VALIDA
 from vgpu_client.api import Api
 from vgpu_client.errors import Invalid
 from vgpu_client.transport import Object
-from vgpu_local.accounts import AGENT, kubeconfig_with, token
+from vgpu_local.accounts import AGENT, client_of
 from vgpu_local.control_plane import ControlPlane, MinorVersion, Options
 from vgpu_local.installation import install
 
@@ -71,12 +71,12 @@ async def writers(
         for node in (HERE, ELSEWHERE):
             await admin.create(NODES, {"metadata": {"name": node}})
 
-        async def connect(name: str, node: str | None) -> Api:
-            path = folder / name
-            kubeconfig_with(fenced.kubeconfig, path, await token(admin, AGENT, node=node))
-            return await stack.enter_async_context(Api.connect(str(path)))
-
-        agent, stray = await connect("agent", HERE), await connect("stray", None)
+        agent, stray = [
+            await stack.enter_async_context(
+                client_of(admin, fenced.kubeconfig, folder, AGENT, node=node)
+            )
+            for node in (HERE, None)
+        ]
         await _policies_in_force(stray)
         yield Writers(admin, agent, stray)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from example_documents import EXAMPLES, REFUSED, RUN, RUNTIME_CLASS, WAIT, pods
+from example_documents import EXAMPLES, REFUSED, RUN, RUNTIME_CLASS, WAIT, pods, says
 from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_client.errors import ApiError
 from vgpu_client.transport import Object
@@ -107,14 +107,7 @@ def test_what_waits_in_mode_extender_waits_here_for_the_same_reason(
             if why is None:
                 served(cluster, pod["metadata"]["name"])
                 continue
-            cluster.wait_for(
-                VGPU_CLAIMS,
-                claim_name(pod),
-                lambda claim, why=why: any(
-                    why in condition["message"]
-                    for condition in (claim.get("status") or {}).get("conditions", [])
-                ),
-            )
+            cluster.wait_for(VGPU_CLAIMS, claim_name(pod), says(why))
         delete(cluster, [pod["metadata"]["name"] for pod in made])
 
 

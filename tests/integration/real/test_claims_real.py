@@ -63,6 +63,12 @@ def bound(cluster: InstalledCluster, name: str) -> Object:
     return cluster.wait_for(PODS, name, lambda pod: pod["spec"].get("nodeName"))
 
 
+def a_victim(cluster: InstalledCluster) -> Object:
+    """Return a pod that runs, and whose ResourceClaim others want."""
+    create(cluster, a_pod("victim", a_container(limits=SLICE)))
+    return bound(cluster, "victim")
+
+
 def resource_claim_of(cluster: InstalledCluster, pod: Object) -> Object | None:
     (entry,) = pod["spec"]["resourceClaims"]
     found = cluster.objects(RESOURCE_CLAIMS)
@@ -278,8 +284,7 @@ def test_nobody_but_the_operator_allocates_our_devices_or_uses_its_names(
     cluster: InstalledCluster,
 ) -> None:
     """Neither a device of its own choice, nor the share of a pod that runs."""
-    create(cluster, a_pod("victim", a_container(limits=SLICE)))
-    pod = bound(cluster, "victim")
+    pod = a_victim(cluster)
     claim = resource_claim_of(cluster, pod)
     assert claim is not None
     (share,) = claim["status"]["allocation"]["devices"]["results"]
@@ -398,8 +403,7 @@ def is_told(cluster: InstalledCluster, name: str, words: str) -> None:
 def test_no_pod_may_name_the_claim_of_another_by_whatever_way_it_is_made(
     cluster: InstalledCluster,
 ) -> None:
-    create(cluster, a_pod("victim", a_container(limits=SLICE)))
-    pod = bound(cluster, "victim")
+    pod = a_victim(cluster)
     name = pod["spec"]["resourceClaims"][0]["resourceClaimName"]
     asking = a_thief("asking", name)
     asking["spec"]["containers"][0]["resources"]["limits"] = SLICE
@@ -475,8 +479,7 @@ def test_the_policy_refuses_such_a_pod_where_no_webhook_answers(cluster: Install
 
 def test_two_pods_on_one_claim_never_both_reserve_it(cluster: InstalledCluster) -> None:
     """kube-scheduler reserves for one, and Kubernetes itself for one that was bound by hand."""
-    create(cluster, a_pod("victim", a_container(limits=SLICE)))
-    pod = bound(cluster, "victim")
+    pod = a_victim(cluster)
     (entry,) = pod["spec"]["resourceClaims"]
     name = entry["resourceClaimName"]
     with unguarded(cluster, "vgpu-claim-users"):
@@ -537,8 +540,7 @@ def test_of_a_manifest_copied_before_its_claim_exists_one_pod_runs(
 def test_nobody_reserves_a_claim_for_another_pod_or_says_that_it_is_for_another(
     cluster: InstalledCluster,
 ) -> None:
-    create(cluster, a_pod("victim", a_container(limits=SLICE)))
-    pod = bound(cluster, "victim")
+    pod = a_victim(cluster)
     name = pod["spec"]["resourceClaims"][0]["resourceClaimName"]
     other = {"resource": "pods", "name": "other", "uid": "00000000-0000-0000-0000-00000000000f"}
     joins = [{"op": "add", "path": "/status/reservedFor/-", "value": other}]
@@ -561,8 +563,7 @@ def test_nobody_reserves_a_claim_for_another_pod_or_says_that_it_is_for_another(
 def test_a_claim_is_not_edited_after_it_was_allocated(
     cluster: InstalledCluster, field: str
 ) -> None:
-    create(cluster, a_pod("victim", a_container(limits=SLICE)))
-    pod = bound(cluster, "victim")
+    pod = a_victim(cluster)
     claim = resource_claim_of(cluster, pod)
     assert claim is not None
     edits = {

@@ -32,7 +32,7 @@ from vgpu_api.resources import (
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError, Forbidden, Invalid
 from vgpu_client.transport import Object
-from vgpu_local.accounts import AGENT, OPERATOR, SERVICE_ACCOUNTS, kubeconfig_with, token
+from vgpu_local.accounts import AGENT, OPERATOR, SERVICE_ACCOUNTS, client_of
 from vgpu_local.control_plane import ControlPlane
 from vgpu_local.installation import install
 from vgpu_local.steps import a_claim, a_container, a_pod
@@ -70,17 +70,16 @@ async def callers(
         admin = await stack.enter_async_context(Api.connect(str(plane.kubeconfig)))
         await prepare(admin)
 
-        async def connect(name: str, account: tuple[str, str], node: str | None = None) -> Api:
-            bearer = await token(admin, account, node=node)
-            path = kubeconfig_with(plane.kubeconfig, folder / name, bearer)
-            return await stack.enter_async_context(Api.connect(str(path)))
+        async def connect(account: tuple[str, str], node: str | None = None) -> Api:
+            client = client_of(admin, plane.kubeconfig, folder, account, node=node)
+            return await stack.enter_async_context(client)
 
         yield Callers(
             admin=admin,
-            tenant=await connect("tenant", ("default", "tenant")),
-            operator=await connect("operator", OPERATOR),
-            agent=await connect("agent", AGENT, HERE),
-            stray=await connect("stray", AGENT),
+            tenant=await connect(("default", "tenant")),
+            operator=await connect(OPERATOR),
+            agent=await connect(AGENT, HERE),
+            stray=await connect(AGENT),
         )
 
 
