@@ -218,7 +218,7 @@ class VirtualCluster(World):
         self._later(lambda: self.operator.news.quota_changed(quota))
 
     def _later(self, call: Callable[[], object]) -> None:
-        """Call functions in the order of the requests, which timers of one moment do not keep."""
+        """Call functions in request order, which timers due at one moment do not guarantee."""
         self.under_way.append(call)
         self.loop.call_later(NEWS_TAKE_S, lambda: self.under_way.popleft()())
 

@@ -1,4 +1,4 @@
-"""Reads the constants of the sources that a device can confirm or refute from this checkout.
+"""Reads from the sources of this checkout the constants that a device can confirm or refute.
 
 A finding names the constant, its value here and the measured value, so that nobody has to search
 for the meaning of a figure in the code.

@@ -28,7 +28,7 @@ _MEMORY, _CORES = "memory", "cores"
 
 
 class ClaimText(NamedTuple):
-    """What a ResourceClaim or a template says.
+    """The content of a ResourceClaim or a template.
 
     Attributes:
         name: Its kind and name, as errors begin.

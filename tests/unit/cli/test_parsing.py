@@ -15,7 +15,7 @@ OPTIONS_OF_KUBECTL = """
 --profile-output --request-timeout --server --tls-server-name --token --user --username --v
 --vmodule --warnings-as-errors -n -s -v
 """
-"""What `kubectl options` of 1.36 lists."""
+"""The flags that `kubectl options` of 1.36 lists."""
 
 
 def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:

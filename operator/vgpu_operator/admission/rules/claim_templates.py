@@ -31,7 +31,7 @@ _FIELD = f"metadata.annotations[{ANNOTATION_RESOURCE_CLAIM}]"
 
 
 class NamedObjects(NamedTuple):
-    """What a pod names, or the objects of these names, by the entry of its `resourceClaims`."""
+    """The names or the objects that the entries of a pod's `resourceClaims` name, by entry."""
 
     templates: Mapping[str, Any]
     claims: Mapping[str, Any]
