@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -97,22 +97,26 @@ async def extender(api: Api) -> AsyncIterator[FakeExtender]:
     await fake.server.close()
 
 
-@pytest.fixture
-async def scheduler(api: Api, extender: FakeExtender) -> AsyncIterator[Scheduler]:
+@asynccontextmanager
+async def running(api: Api, extender: FakeExtender, backoff: Backoff) -> AsyncIterator[Scheduler]:
     config = ExtenderConfig(
         str(extender.server.make_url("")),
         preempt_verb="preempt",
         managed={SLOTS: False, MEMORY: True},
         timeout_s=5,
     )
-    scheduler = Scheduler(
-        api, frozenset({"mine"}), [config], backoff=Backoff(first=0.05, last=20, between=0.05)
-    )
+    scheduler = Scheduler(api, frozenset({"mine"}), [config], backoff=backoff)
     task = asyncio.create_task(scheduler.run())
     yield scheduler
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.fixture
+async def scheduler(api: Api, extender: FakeExtender) -> AsyncIterator[Scheduler]:
+    async with running(api, extender, Backoff(first=0.05, last=20, between=0.05)) as scheduler:
+        yield scheduler
 
 
 async def add_node(api: Api, name: str, *, cpu: int = 8, slots: int | None = 8) -> None:
@@ -376,6 +380,22 @@ async def test_pods_beyond_the_minimum_start_when_there_is_room(
     assert "nodeName" not in (await api.get(PODS, "c", namespace="default"))["spec"]
     await add_node(api, "n2", slots=1)
     assert await node_of(api, "c") == "n2"
+
+
+async def test_a_late_member_that_is_due_first_does_not_go_before_the_others(
+    api: Api, extender: FakeExtender
+) -> None:
+    async with running(api, extender, Backoff(first=60, last=60, between=60)):
+        await add_node(api, "n1", slots=1)
+        await create_group(api, 2)
+        await create_members(api, "a", "b")
+        for name in ("a", "b"):
+            await why_pending(api, name)
+        await add_node(api, "n2", slots=1)
+        await create_members(api, "c")
+        for name in ("a", "b"):
+            await node_of(api, name)
+    assert "nodeName" not in (await api.get(PODS, "c", namespace="default"))["spec"]
 
 
 # Preemption.

@@ -118,7 +118,7 @@ class Scheduler:
 
     async def _try(self, pod: Object, tasks: asyncio.TaskGroup) -> None:
         group = _group_of(pod)
-        pods = [pod] if group is None else [pod, *self._fellows(group)]
+        pods = [pod] if group is None else self._with_fellows(pod, group)
         try:
             if group is None:
                 await self._try_alone(pod, tasks)
@@ -139,10 +139,11 @@ class Scheduler:
         await self._put_back(pod, "Unschedulable", self._explained(found))
         await self._preempt(found)
 
-    def _fellows(self, group: GroupName) -> list[Object]:
-        """Take the other pods of a group that wait."""
-        uids = [uid for uid, pod in self._pods.items() if _group_of(pod) == group]
-        return [self._pods[uid] for uid in self._queue.take_all(uids)]
+    def _with_fellows(self, pod: Object, group: GroupName) -> list[Object]:
+        """Take the other pods of a group that wait; return all in the order of the queue."""
+        uids = [uid for uid, each in self._pods.items() if _group_of(each) == group]
+        taken = [pod["metadata"]["uid"], *self._queue.take_all(uids)]
+        return [self._pods[uid] for uid in self._queue.in_order(taken)]
 
     async def _try_together(
         self, group: GroupName, pods: Sequence[Object], tasks: asyncio.TaskGroup

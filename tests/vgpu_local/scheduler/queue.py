@@ -81,6 +81,10 @@ class Queue:
             self._entries[uid].due_at = self._entries[uid].again_after = math.inf
         return waiting
 
+    def in_order(self, uids: Iterable[str]) -> list[str]:
+        """Return known pods by priority and then by the time they have been known."""
+        return sorted(uids, key=lambda uid: self._entries[uid].order)
+
     def next_due(self) -> float | None:
         """Return the time at which the next pod is due, or None."""
         due = min((entry.due_at for entry in self._entries.values()), default=math.inf)
