@@ -82,8 +82,8 @@ class Releases:
         self._unused_allocation_s = unused_allocation_s
         self._clock = clock or Clock()
         self._first_seen: dict[str, float] = {}  # of slot allocations that are not bound
-        # UIDs of pods that were seen here and are gone, as long as claims name them.
-        self._gone: set[str] = set()
+        # When each pod that was seen here was found gone, by UID. Its claim may be read later.
+        self._gone: dict[str, float] = {}
         # When a claim was first seen to name a pod that was never seen here, by pod UID.
         self._missing: dict[str, float] = {}
         self._desired = asyncio.Event()
@@ -155,7 +155,8 @@ class Releases:
         return await asyncio.shield(self._sweeping)
 
     def _endings(self) -> Endings:
-        return Endings(self._node.checkpoint.state, self._node.view, self._gone - self._leaving())
+        gone = self._gone.keys() - self._leaving()
+        return Endings(self._node.checkpoint.state, self._node.view, gone)
 
     def _leaving(self) -> frozenset[str]:
         """Return the UIDs of held pods that are gone while the kubelet still ends them.
@@ -281,8 +282,14 @@ class Releases:
                 logger.warning("cannot record the end of claim %s/%s: %s", *place, error)
                 done = False
         self._effector.carry_out(self._endings().released())
-        self._gone &= {reserved.pod_uid for _, reserved in reserved_claims(self._node.view)}
+        self._forget_gone()
         return done
+
+    def _forget_gone(self) -> None:
+        """Forget pods that are gone once no claim names them, nor can one that is still read."""
+        since = self._clock.monotonic() - LOST_AFTER_S
+        named = {reserved.pod_uid for _, reserved in reserved_claims(self._node.view)}
+        self._gone = {uid: at for uid, at in self._gone.items() if uid in named or at > since}
 
     async def look_for_lost_pods(self) -> None:
         """Find claims whose pod was bound and deleted while no agent ran.
@@ -301,7 +308,7 @@ class Releases:
                 continue
             namespace = claim.metadata.namespace or ""
             if not await self._bound.is_bound(namespace, reserved.pod_name, uid):
-                self._gone.add(uid)
+                self._gone[uid] = now
 
     def _has_left(self, claim: VGPUClaim, pod_uid: str) -> bool:
         """True if an unseen pod was prepared here, and the kubelet has no directory for it.
@@ -315,7 +322,7 @@ class Releases:
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            self._gone.add(old.metadata.uid)
+            self._gone[old.metadata.uid] = self._clock.monotonic()
             self._reports.pod_gone(old.metadata.uid)
             self._desired.set()
         elif new is not None and (new.is_terminal or _init_moved(old, new)):

@@ -208,6 +208,19 @@ async def test_a_pod_that_failed_before_any_container_started_is_released(bench:
     assert bench.said.released_claims == [("c", NAME)]
 
 
+async def test_a_pod_that_went_before_its_claim_was_read_is_released_once_it_is(
+    bench: Bench,
+) -> None:
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    await sweep(bench)
+    delete(bench, pod)
+    await sweep(bench)
+    bench.view.claims.added(a_claim_for(pod))
+    await sweep(bench)
+    assert bench.said.released_claims == [("c", NAME)]
+
+
 @pytest.mark.parametrize("is_bound", [True, False])
 async def test_a_claim_deleted_with_a_pod_never_seen_is_released_unless_that_is_bound_here(
     bench: Bench, is_bound: bool
