@@ -1,6 +1,7 @@
 #include "ledger.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 
 /* The ABI defines the region as plain integers; words that other processes touch are always accessed atomically. */
 typedef _Atomic uint64_t word;
@@ -269,8 +270,20 @@ int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, c
     return vgpu_ledger_reserve(region, mine, self, column, bytes, budget);
 }
 
+/* The amount in use is not in the line: memory of dead processes counts until somebody looks for it. */
+static void report_denied(unsigned column)
+{
+    char of[32] = "page-locked host memory", line[128];
+    if (column != VGPU_HOST) {
+        snprintf(of, sizeof of, "device %u", column);
+    }
+    snprintf(line, sizeof line, "vgpu: out of memory: the request would exceed this container's limit of %s\n", of);
+    vgpu_world->log(line);
+}
+
 void vgpu_ledger_denied(struct vgpu_region *region, unsigned column)
 {
+    report_denied(column);
     if (column == VGPU_HOST) {
         atomic_fetch_add((word *)&region->host_denied_count, 1);
         return;

@@ -59,7 +59,7 @@ void vgpu_ledger_release_managed(struct vgpu_region_slot *mine, unsigned column,
 /* Return the managed memory of a device that all slots hold, in bytes. */
 uint64_t vgpu_ledger_managed(const struct vgpu_region *region, unsigned column);
 
-/* Count a refusal. */
+/* Count a refusal, and log it. */
 void vgpu_ledger_denied(struct vgpu_region *region, unsigned column);
 
 /* Charge memory that exists already, even if it does not fit, so that nothing else is admitted. */

@@ -28,9 +28,11 @@ static int fake_is_dead(uint64_t owner, const struct vgpu_identity *self)
     return owner == dead_owner;
 }
 
+static _Thread_local char logged[256]; /* the last line */
+
 static void fake_log(const char *text)
 {
-    (void)text;
+    snprintf(logged, sizeof logged, "%s", text);
 }
 
 static uint64_t layout_now; /* of every process that is queried */
@@ -53,6 +55,7 @@ static struct vgpu_region *fresh(void)
     static struct vgpu_region region;
     memset(&region, 0, sizeof region);
     dead_owner = layout_now = 0;
+    logged[0] = 0;
     return vgpu_region_prepare(&region) == 0 ? &region : NULL;
 }
 
@@ -160,6 +163,18 @@ TEST(the_limit_itself_fits_and_one_byte_more_does_not)
     vgpu_ledger_release(a, 3, 600);
     CHECK_EQ(vgpu_ledger_used(region, 3), 400);
     CHECK_EQ(a->peak[3], 600);
+}
+
+TEST(a_refusal_is_logged_with_the_device_whose_limit_it_is)
+{
+    struct vgpu_region *region = fresh();
+    struct vgpu_region_slot *a = vgpu_ledger_join(region, &ann);
+    CHECK(vgpu_ledger_charge(region, a, &ann, 3, 1000, 1000));
+    CHECK_EQ(logged[0], 0);
+    CHECK(!vgpu_ledger_charge(region, a, &ann, 3, 1, 1000));
+    CHECK(strcmp(logged, "vgpu: out of memory: the request would exceed this container's limit of device 3\n") == 0);
+    CHECK(!vgpu_ledger_charge(region, a, &ann, VGPU_HOST, 4096, 0));
+    CHECK(strstr(logged, "limit of page-locked host memory\n"));
 }
 
 TEST(absurd_sizes_are_refused_and_leave_nothing)
