@@ -28,6 +28,7 @@ from vgpu_local.page import Page
 from vgpu_local.programs import PROBE, ROOT
 
 EXAMPLES = ROOT / "examples"
+NVIDIA_SMI = ROOT / "tests" / "workload" / "nvidia_smi.py"
 CUDA_OUT_OF_MEMORY = 2
 VISITOR = "visitor"
 _RBAC = "rbac.authorization.k8s.io"
@@ -59,6 +60,7 @@ class Demo:
         self.kubectl("get", "vgpuclaims", "-o", "wide")
 
         self.say("Inside the first container the card has 8192 MiB, for CUDA and for NVML.")
+        self.nvidia_smi("inference-service-a")
         given = self.probe("inference-service-a", "info")["devices"][0]
         expect("memory that CUDA sees", given["cuda_total"], 8192 * MIB)
         expect("memory that NVML sees", given["nvml_total"], 8192 * MIB)
@@ -67,6 +69,8 @@ class Demo:
         filled = self.probe("inference-service-a", "fill")
         expect("bytes it got", filled["filled"], 8192 * MIB)
         expect("what the next byte got", filled["result"], CUDA_OUT_OF_MEMORY)
+        more = self.probe("inference-service-a", "alloc 8193M", VGPU_LOG_LEVEL="1")
+        expect("more than the limit at once", more["result"], CUDA_OUT_OF_MEMORY)
 
         self.say("Its neighbour did not notice.")
         expect("4 GiB in the neighbour", self.probe("inference-service-b", "alloc 4G")["result"], 0)
@@ -150,14 +154,26 @@ class Demo:
         self._cluster.wait_for(VGPU_CLAIMS, name, says_why)
         return name
 
-    def probe(self, pod: str, commands: str) -> dict[str, Any]:
+    def nvidia_smi(self, pod: str) -> None:
+        """Show the GPUs of a container by the tests' stand-in for nvidia-smi."""
+        print(f"  in pod {pod}: nvidia-smi")
+        done = self._cluster.exec(pod, [sys.executable, str(NVIDIA_SMI)])
+        if done.exit_code:
+            raise Mismatch(f"nvidia-smi failed in {pod}: {done.stderr}")
+        table, _, _ = done.stdout.partition("\n\n")  # the processes come after it
+        for line in table.splitlines():
+            print(f"    {line}")
+
+    def probe(self, pod: str, commands: str, **variables: str) -> dict[str, Any]:
         """Run the probe in a container and return its report.
 
         It is not shown as `kubectl exec`, which this cluster's API server does not serve.
         """
-        print(f"  in pod {pod}: vgpu-probe {commands}")
-        done = self._cluster.exec(pod, [str(PROBE), *commands.split()])
-        for line in (done.stdout + done.stderr).splitlines():
+        shown = "".join(f"{name}={value} " for name, value in variables.items())
+        print(f"  in pod {pod}: {shown}vgpu-probe {commands}")
+        command = [str(PROBE), *commands.split()]
+        done = self._cluster.exec(pod, command, environment=variables)
+        for line in (done.stderr + done.stdout).splitlines():
             print(f"    {line}")
         if done.exit_code:
             raise Mismatch(f"vgpu-probe {commands} failed in {pod} with {done.exit_code}")
