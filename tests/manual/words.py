@@ -96,7 +96,7 @@ def refusals() -> Words:
 def findings() -> Words:
     """Return the names of the findings of `kubectl vgpu audit`."""
     found: Words = {}
-    for file, call in _calls("nodeagent/vgpu_nodeagent"):
+    for file, call in _calls("nodeagent/vgpu_nodeagent", "operator/vgpu_operator/cli"):
         if _name(call.func) == "Finding" and (word := _text(call.args[0] if call.args else None)):
             found.setdefault(word, _at(file, call))
     return found

@@ -317,9 +317,10 @@ def _audit(commands: Commands) -> None:
         "audit",
         help="Check that the records on every node agree",
         description="Have each agent compare its records with limit pages, CDI specs, the kubelet, "
-        "claims and the driver. Uses kubectl exec, so you need permission to exec into the agents' "
+        "claims and the driver, and compare ResourceClaims with claims. Uses kubectl exec, so you "
+        "need permission to exec into the agents' pods, and to list ResourceClaims, VGPUClaims and "
         "pods. Exits with status 1 if any records disagree, or 2 if an agent could not be reached "
-        "or could not compare its records.",
+        "or records could not be compared.",
     )
     command.add_argument("--node", help="Audit only this node")
     add_output(command)

@@ -1,6 +1,7 @@
-"""`kubectl vgpu audit`: check that the records on every node agree with each other.
+"""`kubectl vgpu audit`: check that the records of nodes and ResourceClaims agree.
 
-Each agent checks its own records; this module merges and prints the results.
+Each agent checks its own records, and `audit_resource_claims` the ResourceClaims; this module
+merges and prints the results.
 """
 
 from __future__ import annotations
@@ -19,26 +20,32 @@ def by_node(answers: AgentAnswers) -> list[Mapping[str, Any]]:
     return [found[node] for node in sorted(found)]
 
 
-def has_error(nodes: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if an agent did not respond or could not compare its records."""
-    return any("error" in node for node in nodes)
+def has_error(documents: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if an agent did not respond or records could not be compared."""
+    return any("error" in each for each in documents)
 
 
-def has_findings(nodes: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if the records on a node disagree."""
-    return any(node.get("findings") for node in nodes)
+def has_findings(documents: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if records disagree."""
+    return any(each.get("findings") for each in documents)
 
 
-def show(node: Mapping[str, Any], printer: Printer) -> None:
-    """Print one line about a node and one for each disagreement."""
-    if "error" in node:
-        printer.line(f"{node['node']}: not asked: {node['error']}")
+def show(document: Mapping[str, Any], printer: Printer) -> None:
+    """Print one line about a node or the ResourceClaims, and one for each disagreement."""
+    who = document.get("node", "ResourceClaims")
+    if "error" in document:
+        verb = "asked" if "node" in document else "compared"
+        printer.line(f"{who}: not {verb}: {document['error']}")
         return
-    findings = node["findings"]
-    compared = f"{node['claims']} claims, {node['leases']} leases"
+    findings = document["findings"]
+    compared = (
+        f"{document['claims']} claims, {document['leases']} leases"
+        if "node" in document
+        else f"{document['resourceClaims']} of our driver"
+    )
     if not findings:
-        printer.line(f"{node['node']}: all records agree ({compared})")
+        printer.line(f"{who}: all records agree ({compared})")
         return
-    printer.line(f"{node['node']}: {len(findings)} disagreements ({compared})")
+    printer.line(f"{who}: {len(findings)} disagreements ({compared})")
     for each in findings:
         printer.line(f"{each['reason']} {each['subject']}: {each['message']}", by=2)

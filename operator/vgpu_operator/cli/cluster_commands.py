@@ -194,19 +194,27 @@ async def _doctor(options: argparse.Namespace) -> int:
 async def _audit(options: argparse.Namespace) -> int:
     from vgpu_operator.cli import audit
     from vgpu_operator.cli.agents import ask
+    from vgpu_operator.cli.audit_resource_claims import compare
 
     run = kubectl(kubectl_flags(options))
     # Run in a thread, so that Ctrl-C does not wait for slow agents.
-    nodes = audit.by_node(await asyncio.to_thread(ask, run, "audit", node=options.node))
+    found = audit.by_node(await asyncio.to_thread(ask, run, "audit", node=options.node))
+    try:
+        async with connected(options) as api:
+            of_resource_claims = await compare(api, node=options.node)
+    except VgpuError as error:
+        of_resource_claims = {"error": str(error)}
+    if of_resource_claims is not None:
+        found.append(of_resource_claims)
     printer = Printer()
     if options.output == "json":
-        printer.out.write(json.dumps(nodes, indent=2) + "\n")
+        printer.out.write(json.dumps(found, indent=2) + "\n")
     else:
-        for node in nodes:
-            audit.show(node, printer)
-    if audit.has_error(nodes):
+        for each in found:
+            audit.show(each, printer)
+    if audit.has_error(found):
         return NO_ANSWER
-    return FOUND if audit.has_findings(nodes) else DONE
+    return FOUND if audit.has_findings(found) else DONE
 
 
 async def _support_bundle(options: argparse.Namespace) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from vgpu_operator.cli import cluster_commands
+from vgpu_api.resources import RESOURCE_CLAIMS, Resource
+from vgpu_client.errors import Forbidden, NotFound
+from vgpu_operator.cli import audit_resource_claims, cluster_commands
 from vgpu_operator.cli.__main__ import main, parser
 
 Kubectl = Callable[[Sequence[str]], str]
@@ -46,6 +50,33 @@ def a_kubectl(**answers: Any) -> Callable[[Sequence[str]], str]:
         return json.dumps(answer)
 
     return run
+
+
+class ApiServer:
+    """Lists the ResourceClaims of a cluster, or refuses to."""
+
+    def __init__(self) -> None:
+        self.resource_claims: list[dict[str, Any]] | Exception = NotFound("none", status=404)
+
+    async def list(self, resource: Resource, **_: Any) -> Any:
+        if isinstance(self.resource_claims, Exception):
+            raise self.resource_claims
+        items = self.resource_claims if resource is RESOURCE_CLAIMS else []
+        return SimpleNamespace(items=items)
+
+
+@pytest.fixture(autouse=True)
+def api_server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
+    """An API server that does not serve ResourceClaims, unless the test gives it some."""
+    server = ApiServer()
+
+    @asynccontextmanager
+    async def connected(_: Any) -> AsyncIterator[ApiServer]:
+        yield server
+
+    monkeypatch.setattr(cluster_commands, "connected", connected)
+    monkeypatch.setattr(audit_resource_claims, "_AGAIN_S", 0.0)
+    return server
 
 
 def audit(monkeypatch: pytest.MonkeyPatch, kubectl: Kubectl, *arguments: str) -> int:
@@ -84,6 +115,31 @@ def test_an_agent_that_cannot_be_asked_makes_the_status_2(
     assert audit(monkeypatch, a_kubectl(n1=CLEAN, n2=refused), "-o", "json") == 2
     shown = json.loads(capsys.readouterr().out)
     assert shown == [CLEAN, {"node": "n2", "error": "Forbidden: pods/exec"}]
+
+
+def test_resource_claims_are_compared_beside_the_nodes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, api_server: ApiServer
+) -> None:
+    api_server.resource_claims = []
+    assert audit(monkeypatch, a_kubectl(n1=CLEAN)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:] == ["ResourceClaims: all records agree (0 of our driver)"]
+    metadata = {"namespace": "a", "name": "b", "uid": "c", "finalizers": ["vgpu.dev/in-use"]}
+    api_server.resource_claims = [{"metadata": metadata}]
+    assert audit(monkeypatch, a_kubectl(n1=CLEAN)) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:] == [
+        "ResourceClaims: 1 disagreements (1 of our driver)",
+        "  FinalizerLeft a/b: it has the finalizer vgpu.dev/in-use, and nothing is allocated",
+    ]
+
+
+def test_resource_claims_that_may_not_be_read_make_the_status_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, api_server: ApiServer
+) -> None:
+    api_server.resource_claims = Forbidden("not you", status=403)
+    assert audit(monkeypatch, a_kubectl(n1=CLEAN)) == 2
+    assert "ResourceClaims: not compared: " in capsys.readouterr().out
 
 
 def test_one_node_alone_may_be_asked(
