@@ -376,6 +376,7 @@ def device_facts(
     cordoned: bool = False,
     duplicate: bool = False,
     links: Mapping[str, int] | None = None,
+    product: str = "",
     profiles: tuple[Profile, ...] = (),
     parts: tuple[Part, ...] = (),
 ) -> DeviceFacts:
@@ -396,6 +397,7 @@ def device_facts(
         duplicate=duplicate,
         cordoned=cordoned,
         links=dict(sorted((links or {}).items())),
+        product=product,
         profiles=profiles if mode == "MIG" else (),
         parts=parts,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from vgpu_operator.demand import Demand, RequestDemand
+from vgpu_operator.demand import Demand, KindDemand, RequestDemand
 from vgpu_operator.placement import DeviceFacts
 
 Grants = tuple[tuple[str, str, int, int, str], ...]
@@ -303,9 +303,19 @@ def kind_reason(device: DeviceFacts, request: RequestDemand) -> str:
     named = not request.models or any(model in device.model for model in request.models)
     excluded = any(model in device.model for model in request.exclude_models)
     right_mode = request.mode in ("Any", device.mode)
+    if request.kinds and not any(is_of(device, kind) for kind in request.kinds):
+        return "CardTypeMismatch"
     if device.vendor != request.vendor or not right_mode or not named or excluded:
         return "CardTypeMismatch"
     return ""
+
+
+def is_of(device: DeviceFacts, kind: KindDemand) -> bool:
+    if kind.models and device.product not in kind.models:
+        return False
+    if device.product in kind.exclude_models or device.memory_mib < kind.least_mib:
+        return False
+    return kind.most_mib is None or device.memory_mib <= kind.most_mib
 
 
 def room_reason(device: DeviceFacts, used: Used, request: RequestDemand, policies, quota) -> str:

@@ -63,6 +63,8 @@ ANNOTATION_RESOURCE_CLAIM = "vgpu.dev/resource-claim"
 """In mode Claims, of a pod that names a ResourceClaim of its author's: the entry of
 `spec.resourceClaims` that admission has read, a colon, and the UID of the ResourceClaim.
 """
+ANNOTATION_DEVICE_SELECTOR = "vgpu.dev/device-selector"
+"""Of a pod: the devices that may serve it, as a CEL expression of Kubernetes' device selectors."""
 SCHEDULING_GATE = "vgpu.dev/placement"
 """A pod's scheduling gate in mode Gate, present until its devices are reserved."""
 
@@ -165,6 +167,7 @@ POD_ANNOTATIONS = (
     ANNOTATION_CLAIM_TEMPLATE,
     ANNOTATION_GROUP,
     ANNOTATION_GROUP_MIN,
+    ANNOTATION_DEVICE_SELECTOR,
     *HAMI_CHOICES,
     HAMI_VULKAN,
     ACK_NUMA_SPEC,

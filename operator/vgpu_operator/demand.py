@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
+from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
-from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
+from vgpu_api.v1alpha1 import DeviceKind, DeviceSelector, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, Phase, RequestMode
 from vgpu_api.vendors import Kind, kind_of
@@ -41,6 +42,22 @@ class PartDemand(NamedTuple):
     name: str = ""
 
 
+class KindDemand(NamedTuple):
+    """A kind of devices (`DeviceKind`).
+
+    Attributes:
+        models: Model names, of which a device must have one; empty for any. They are as the driver
+            spells them; likewise `exclude_models`.
+        least_mib: The least allocatable memory.
+        most_mib: The most allocatable memory, or None.
+    """
+
+    models: frozenset[str] = frozenset()
+    exclude_models: frozenset[str] = frozenset()
+    least_mib: int = 0
+    most_mib: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestDemand:
     """One container's request, for each of `count` distinct devices.
@@ -51,6 +68,7 @@ class RequestDemand:
         memory_percent: 1 to 100 percent of each device's memory, or None if `memory_mib` is set.
         cores: The percent of a device's compute. 0 reserves nothing, 100 requests exclusive use.
         models: Lower-case substrings of model names; likewise `exclude_models`.
+        kinds: The kinds of devices of which one must serve; empty for any.
         cpu_milli: The milli-CPU that the whole pod requests, if the policy Fragmentation needs it,
             else 0.
         choice: The vendor's rule that chooses which devices go together (`vendors.choices`).
@@ -85,6 +103,7 @@ class RequestDemand:
     exclude_models: tuple[str, ...] = ()
     uuids: frozenset[str] = frozenset()
     exclude_uuids: frozenset[str] = frozenset()
+    kinds: tuple[KindDemand, ...] = ()
     cpu_milli: int = 0
     choice: ChoiceRule | None = None
     group_mutex: bool = False
@@ -230,6 +249,7 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         exclude_models=_patterns(selector.exclude_models),
         uuids=frozenset(selector.uuids),
         exclude_uuids=frozenset(selector.exclude_uuids),
+        kinds=tuple(map(_kind, selector.kinds)),
         cpu_milli=cpu_milli,
         choice=None if kind is None else _choice(kind, request.cores, neighbours),
         group_mutex=kind is not None and kind.group_mutex,
@@ -240,6 +260,15 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         neighbours=neighbours,
         links_first=request.links_first,
         part=None if kind is None or not kind.in_parts else _part(request),
+    )
+
+
+def _kind(kind: DeviceKind) -> KindDemand:
+    return KindDemand(
+        frozenset(kind.model_names),
+        frozenset(kind.exclude_model_names),
+        0 if kind.min_memory is None else quantity.mib(kind.min_memory),
+        None if kind.max_memory is None else quantity.mib(kind.max_memory),
     )
 
 

@@ -54,6 +54,7 @@ GEOMETRIES = (
 facts = st.fixed_dictionaries(
     {
         "model": st.sampled_from(("tesla t4", "a100-40gb")),
+        "product": st.sampled_from(("T4", "A100")),
         "vendor": st.sampled_from(("nvidia", "nvidia", "nvidia", "other")),
         "mode": st.sampled_from(("Shared", "Shared", "MIG", "MIG", "Exclusive")),
         "profiles": st.sampled_from(GEOMETRIES),
@@ -80,6 +81,12 @@ sizes = st.one_of(
     st.fixed_dictionaries({"memory_percent": st.sampled_from((1, 50, 100))}),
     st.just({}),
 )
+
+
+KINDS = [
+    {"exclude_model_names": ["A100"], "min_memory": "16000Mi"},
+    {"model_names": ["A100"], "max_memory": "16000Mi"},
+]
 
 
 @st.composite
@@ -133,6 +140,7 @@ def asks(draw: st.DrawFn) -> Demand:
                 "models": draw(st.sampled_from(([], [], ["T4"]))),
                 "exclude_models": draw(st.sampled_from(([], [], ["A100"]))),
                 "exclude_uuids": draw(st.sampled_from(([], [], ["GPU-node-0-0"]))),
+                "kinds": draw(st.sampled_from(([], [], [], KINDS[:1], KINDS))),
             },
             **draw(amounts()),
         )

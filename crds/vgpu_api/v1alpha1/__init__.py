@@ -13,6 +13,7 @@ from vgpu_api.v1alpha1.gpudevice import (
 from vgpu_api.v1alpha1.vgpuclaim import (
     AllocatedDevice,
     Allocation,
+    DeviceKind,
     DeviceSelector,
     InitReleased,
     InitWanted,
@@ -35,6 +36,7 @@ __all__ = [
     "ApiModel",
     "Condition",
     "DeviceClaim",
+    "DeviceKind",
     "DeviceSelector",
     "GPUDevice",
     "GPUDeviceSpec",

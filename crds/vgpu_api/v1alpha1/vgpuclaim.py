@@ -46,7 +46,11 @@ DevicePolicy = Literal[
 NumaPolicy = Literal["None", "Prefer", "Require"]
 BindingMode = Literal["WaitForFirstConsumer", "Immediate"]
 ClaimState = Literal["Pending", "Allocated", "InUse", "Released", "Failed", "Terminating"]
-Pattern = Annotated[str, Field(min_length=1, max_length=128)]
+MAX_PATTERN = 128
+MAX_MODELS = 32
+MAX_UUIDS = 64
+MAX_KINDS = 16
+Pattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 Weight = Annotated[int, Field(ge=0, le=1000)]
 AllocationID = Annotated[
     str,
@@ -87,21 +91,54 @@ REQUEST_RULES: list[dict[str, str]] = [
 """Names are the keys of the list, but it is not a list-map: docs/design/truth-and-ledger.md."""
 
 
+Memory = Annotated[Size, Field(json_schema_extra={"x-kubernetes-validations": MEMORY_RULES})]
+
+
+class DeviceKind(ApiModel):
+    """Devices of some models and amounts of memory. Every field that is given must hold."""
+
+    model_names: Annotated[list[Pattern], Field(max_length=MAX_MODELS)] = Field(
+        default_factory=no_items
+    )
+    """Only models of exactly one of these names, as the driver spells them."""
+    exclude_model_names: Annotated[list[Pattern], Field(max_length=MAX_MODELS)] = Field(
+        default_factory=no_items
+    )
+    """No model of exactly one of these names."""
+    min_memory: Memory | None = None
+    """Only devices with at least this much allocatable memory."""
+    max_memory: Memory | None = None
+    """Only devices with at most this much allocatable memory."""
+
+    @field_validator("min_memory", "max_memory")
+    @classmethod
+    def _whole_mib(cls, value: str | None) -> str | None:
+        if value is not None:
+            quantity.mib(value)
+        return value
+
+
 class DeviceSelector(ApiModel):
     """The devices that may serve a request. Exclusion takes precedence."""
 
-    models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=no_items)
+    models: Annotated[list[Pattern], Field(max_length=MAX_MODELS)] = Field(default_factory=no_items)
     """Only models whose name contains one of these. Case is ignored: a10 matches A100."""
-    exclude_models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=no_items)
+    exclude_models: Annotated[list[Pattern], Field(max_length=MAX_MODELS)] = Field(
+        default_factory=no_items
+    )
     """No model whose name contains one of these."""
-    uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
+    uuids: Annotated[list[Pattern], Field(max_length=MAX_UUIDS)] = Field(
         default_factory=no_items, alias="uuids"
     )
     """Only these devices."""
-    exclude_uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
+    exclude_uuids: Annotated[list[Pattern], Field(max_length=MAX_UUIDS)] = Field(
         default_factory=no_items, alias="excludeUUIDs"
     )
     """None of these devices."""
+    kinds: Annotated[list[DeviceKind], Field(max_length=MAX_KINDS)] = Field(
+        default_factory=no_items
+    )
+    """Only devices of one of these kinds."""
 
 
 class VGPURequest(ApiModel):
@@ -113,9 +150,7 @@ class VGPURequest(ApiModel):
     """Init for an ordinary init container; App for an app container or a sidecar."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
     """The number of distinct devices."""
-    memory: (
-        Annotated[Size, Field(json_schema_extra={"x-kubernetes-validations": MEMORY_RULES})] | None
-    ) = None
+    memory: Memory | None = None
     """The memory of each device, such as 8Gi."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """The memory as a percentage of each device's memory."""

@@ -62,7 +62,7 @@ class Asked:
 
     Attributes:
         amounts: Resources in HAMi's words, by container.
-        annotations: HAMi's annotations that choose devices.
+        annotations: Annotations that choose devices.
     """
 
     amounts: Mapping[str, Mapping[str, str]]
@@ -70,12 +70,25 @@ class Asked:
 
 
 class _Read(NamedTuple):
-    """One request, its amounts in HAMi's words, and the devices that it wants."""
+    """One request, its amounts in HAMi's words, and the selectors of its devices."""
 
     path: str
     request: ClaimedRequest
     amounts: Mapping[str, str]
-    wanted: Wanted
+    selectors: _Selectors
+
+
+class _Selectors(NamedTuple):
+    """The devices that a request wants, and the expressions that say so."""
+
+    wanted: Wanted = Wanted()
+    expressions: tuple[str, ...] = ()
+
+    @property
+    def expression(self) -> str:
+        """Return one expression for all."""
+        one = self.expressions[0] if len(self.expressions) == 1 else ""
+        return one or " && ".join(f"({each})" for each in self.expressions)
 
 
 def is_ours(devices: DeviceRequests) -> bool:
@@ -90,7 +103,7 @@ def refuse_unserved(written: ClaimText, config: ClusterConfig) -> None:
         BadInput: Something cannot be honoured. The message has the object and the field.
     """
     _constraints(written)
-    _one_selector([each.wanted for each in _requests(written, config)], written.name)
+    _one_selector([each.selectors for each in _requests(written, config)], written.name)
 
 
 def asked_by(pod: Pod, sources: Mapping[str, ClaimText], config: ClusterConfig) -> Asked:
@@ -105,7 +118,7 @@ def asked_by(pod: Pod, sources: Mapping[str, ClaimText], config: ClusterConfig) 
         BadInput: Something cannot be honoured. The message has the object and the field.
     """
     amounts: dict[str, Mapping[str, str]] = {}
-    wanted: list[Wanted] = []
+    selectors: list[_Selectors] = []
     needs_numa = False
     for entry, written in sources.items():
         needs_numa |= _constraints(written)
@@ -118,8 +131,8 @@ def asked_by(pod: Pod, sources: Mapping[str, ClaimText], config: ClusterConfig) 
                     f"container {place.name} has a request already, and may have only one",
                 )
             amounts[place.name] = each.amounts
-            wanted.append(each.wanted)
-    annotations = _annotations(pod, wanted, ",".join(each.name for each in sources.values()))
+            selectors.append(each.selectors)
+    annotations = _annotations(pod, selectors, ",".join(each.name for each in sources.values()))
     if needs_numa:
         annotations[names.NVIDIA_NUMA_BIND] = "true"
     return Asked(amounts, annotations)
@@ -230,16 +243,21 @@ def _number(given: str | int, path: str, expected: str) -> Fraction:
     return number
 
 
-def _selectors(exactly: ExactRequest, path: str) -> Wanted:
+def _selectors(exactly: ExactRequest, path: str) -> _Selectors:
     """Return what all selectors of a request want together."""
-    found = Wanted()
+    wanted, expressions = Wanted(), list[str]()
     for index, selector in enumerate(exactly.selectors):
         at = f"{path}.selectors[{index}].cel.expression"
         expression = (selector.get("cel") or {}).get("expression")
         if not isinstance(expression, str):
             raise BadInput.required(at)
-        found = found.together(read_expression(expression, at), at)
-    return found
+        read = read_expression(expression, at)
+        if read.is_any:
+            continue
+        wanted = wanted.together(read)
+        wanted.selector(expression, at)
+        expressions.append(expression)
+    return _Selectors(wanted, tuple(expressions))
 
 
 def _constraints(written: ClaimText) -> bool:
@@ -273,32 +291,22 @@ def _refuse_config(written: ClaimText) -> None:
         )
 
 
-def _one_selector(wanted: Sequence[Wanted], path: str) -> None:
-    if len(set(wanted)) > 1:
+def _one_selector(selectors: Sequence[_Selectors], path: str) -> None:
+    if len({each.wanted for each in selectors}) > 1:
         raise BadInput.forbidden(
             path, "all requests of a pod must have the same selectors; use a pod for each"
         )
 
 
-def _annotations(pod: Pod, wanted: Sequence[Wanted], path: str) -> dict[str, str]:
-    """Return HAMi's annotations for the selectors, which hold for all containers of a pod."""
-    _one_selector(wanted, path)
-    found = dict(_words(wanted[0])) if wanted else {}
-    for key, value in found.items():
-        written = pod.metadata.annotations.get(key)
-        if written is not None and written != value:
-            raise BadInput.forbidden(
-                f"metadata.annotations[{key}]", f"the selectors of {path} choose devices already"
-            )
-    return found
-
-
-def _words(wanted: Wanted) -> Iterator[tuple[str, str]]:
-    for key, values in (
-        (names.NVIDIA_USE_TYPE, wanted.models),
-        (names.NVIDIA_NOUSE_TYPE, wanted.not_models),
-        (names.NVIDIA_USE_UUID, wanted.uuids),
-        (names.NVIDIA_NOUSE_UUID, wanted.not_uuids),
-    ):
-        if values:
-            yield key, ",".join(sorted(values))
+def _annotations(pod: Pod, selectors: Sequence[_Selectors], path: str) -> dict[str, str]:
+    """Return the annotation for the selectors, which hold for all containers of a pod."""
+    _one_selector(selectors, path)
+    expression = selectors[0].expression if selectors else ""
+    if not expression:
+        return {}
+    key = names.ANNOTATION_DEVICE_SELECTOR
+    if pod.metadata.annotations.get(key, expression) != expression:
+        raise BadInput.forbidden(
+            f"metadata.annotations[{key}]", f"the selectors of {path} choose devices already"
+        )
+    return {key: expression}

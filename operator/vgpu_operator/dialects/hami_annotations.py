@@ -14,7 +14,16 @@ from vgpu_api import names
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, Placement, Weights
-from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, RequestMode
+from vgpu_api.v1alpha1.vgpuclaim import (
+    MAX_MODELS,
+    MAX_PATTERN,
+    MAX_UUIDS,
+    DevicePolicy,
+    NodePolicy,
+    NumaPolicy,
+    RequestMode,
+)
+from vgpu_operator.dialects.selector_expressions import read_expression
 
 MODES: dict[str, RequestMode] = {
     "shared": "Shared",
@@ -38,9 +47,6 @@ DEVICE_POLICIES: dict[str, DevicePolicy] = {
     "topology": "Topology",
     "topology-aware": "Topology",
 }
-MAX_PATTERN = 128
-MAX_MODELS = 32
-MAX_UUIDS = 64
 MAX_WEIGHT = 1000
 
 _T = TypeVar("_T")
@@ -85,14 +91,52 @@ def mode_of(pod: Pod, key: str) -> RequestMode | None:
 
 
 def selector(pod: Pod) -> DeviceSelector | None:
-    """Return the selector of devices, or None if any device may serve."""
+    """Return the selector of devices, or None if any device may serve.
+
+    HAMi's annotations and `vgpu.dev/device-selector` hold together.
+    """
+    chosen = _by_expression(pod)
     chosen = DeviceSelector(
         models=comma_list(pod, names.NVIDIA_USE_TYPE, MAX_MODELS),
         exclude_models=comma_list(pod, names.NVIDIA_NOUSE_TYPE, MAX_MODELS),
-        uuids=comma_list(pod, names.NVIDIA_USE_UUID, MAX_UUIDS),
-        exclude_uuids=comma_list(pod, names.NVIDIA_NOUSE_UUID, MAX_UUIDS),
+        uuids=_both(comma_list(pod, names.NVIDIA_USE_UUID, MAX_UUIDS), chosen.uuids),
+        exclude_uuids=_with(comma_list(pod, names.NVIDIA_NOUSE_UUID, MAX_UUIDS), chosen),
+        kinds=chosen.kinds,
     )
     return None if chosen == DeviceSelector() else chosen
+
+
+def _by_expression(pod: Pod) -> DeviceSelector:
+    """Return what the CEL expression of a pod selects."""
+    expression = pod.metadata.annotations.get(names.ANNOTATION_DEVICE_SELECTOR, "")
+    if not expression.strip():
+        return DeviceSelector()
+    field = annotation_field(names.ANNOTATION_DEVICE_SELECTOR)
+    return read_expression(expression, field).selector(expression, field)
+
+
+def _both(listed: list[str], chosen: list[str]) -> list[str]:
+    """Return the UUIDs that both the annotation and the expression name."""
+    if not listed or not chosen:
+        return listed or chosen
+    found = [uuid for uuid in listed if uuid in chosen]
+    if not found:
+        raise BadInput(
+            field=annotation_field(names.NVIDIA_USE_UUID),
+            value=", ".join(listed),
+            detail=f"{names.ANNOTATION_DEVICE_SELECTOR} names none of these devices; leave one of "
+            "the annotations out",
+        )
+    return found
+
+
+def _with(excluded: list[str], chosen: DeviceSelector) -> list[str]:
+    """Return the UUIDs that the annotation or the expression excludes."""
+    found = list(dict.fromkeys([*excluded, *chosen.exclude_uuids]))
+    if len(found) > MAX_UUIDS:
+        field = annotation_field(names.NVIDIA_NOUSE_UUID)
+        raise BadInput.too_many(field, len(found), MAX_UUIDS, "excluded devices")
+    return found
 
 
 def placement(pod: Pod) -> Placement | None:

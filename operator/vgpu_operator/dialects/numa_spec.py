@@ -14,8 +14,8 @@ from typing import Literal
 from vgpu_api import names
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
-from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
-from vgpu_operator.dialects.hami_annotations import MAX_PATTERN, annotation_field
+from vgpu_api.v1alpha1.vgpuclaim import MAX_PATTERN, NumaPolicy
+from vgpu_operator.dialects.hami_annotations import annotation_field
 
 NUMA_POLICIES: dict[str, NumaPolicy] = {
     "SingleNUMANode": "Require",

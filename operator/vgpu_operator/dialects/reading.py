@@ -131,7 +131,9 @@ def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:
     size = 0
     for request in spec.requests:
         if (found := request.selector) is not None:
-            words = (found.models, found.exclude_models, found.uuids, found.exclude_uuids)
+            words = [found.models, found.exclude_models, found.uuids, found.exclude_uuids]
+            for kind in found.kinds:
+                words += [kind.model_names, kind.exclude_model_names]
             size += sum(len(word.encode()) for some in words for word in some)
     if size > _MAX_SELECTORS:
         raise BadInput(

@@ -14,7 +14,13 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
-from vgpu_api.v1alpha1.vgpuclaim import MAX_PART_SIZE, AppClass, QosPolicy
+from vgpu_api.v1alpha1.vgpuclaim import (
+    MAX_MODELS,
+    MAX_PART_SIZE,
+    MAX_UUIDS,
+    AppClass,
+    QosPolicy,
+)
 from vgpu_api.vendors import Kind, Memory, Selection, kinds
 from vgpu_api.vendors.model import NumberedCores, Sizes
 from vgpu_operator.dialects import hami_annotations
@@ -357,12 +363,12 @@ def _share_of_numbered(kind: Kind, place: PodContainer) -> int:
 
 def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:
     chosen = kind.selection
-    most = hami_annotations.MAX_UUIDS
+    most = MAX_UUIDS
     excluded = _words(pod, chosen.exclude_ids, most)
     others = (each for each in _words(pod, chosen.exclude_ids_too, most) if each not in excluded)
     found = DeviceSelector(
-        models=_words(pod, chosen.use_types, hami_annotations.MAX_MODELS),
-        exclude_models=_words(pod, chosen.exclude_types, hami_annotations.MAX_MODELS),
+        models=_words(pod, chosen.use_types, MAX_MODELS),
+        exclude_models=_words(pod, chosen.exclude_types, MAX_MODELS),
         uuids=_used_ids(pod, chosen),
         exclude_uuids=[*excluded, *others],
     )
@@ -371,8 +377,8 @@ def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:
 
 def _used_ids(pod: Pod, chosen: Selection) -> list[str]:
     """Return the UUIDs to which the pod is restricted: those in both annotations if it has both."""
-    own = _words(pod, chosen.use_ids, hami_annotations.MAX_UUIDS)
-    other = _words(pod, chosen.use_ids_too, hami_annotations.MAX_UUIDS)
+    own = _words(pod, chosen.use_ids, MAX_UUIDS)
+    other = _words(pod, chosen.use_ids_too, MAX_UUIDS)
     if not own or not other:
         return own or other
     both = [each for each in own if each in other]

@@ -227,6 +227,7 @@ class Cluster:
             index=index,
             vendor=device.vendor.lower(),
             model=type_of(device.vendor, device.model),
+            product=device.model,
             mode="MIG" if in_mig_mode else device.mode,
             numa=numa_of(device.numa, index=index),
             slots=1 if device.mode == "Exclusive" else slots,

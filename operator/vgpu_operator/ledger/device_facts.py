@@ -44,6 +44,7 @@ def facts_of(
         index=index,
         vendor=status.vendor.lower(),
         model=type_of(status.vendor, status.model),
+        product=status.model,
         mode="MIG" if in_mig_mode else spec.mode,
         numa=numa_of(status.numa_node, index=index),
         slots=1 if spec.mode == "Exclusive" else slots,

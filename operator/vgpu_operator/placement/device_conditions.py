@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
-from vgpu_operator.demand import RequestDemand
+from vgpu_operator.demand import KindDemand, RequestDemand
 from vgpu_operator.placement.mig_geometry import Profile
 from vgpu_operator.vendors.parts import Part
 
@@ -26,6 +26,7 @@ class Facts(NamedTuple):
 
     vendor: str
     model: str
+    product: str
     mode: DeviceMode
     healthy: bool
     duplicate: bool
@@ -57,6 +58,7 @@ class DeviceFacts:
         duplicate: True if another object has the same UUID, so that the device's node is unknown.
         cordoned: True if it gets no new requests.
         links: The quality of its links to other devices of the node, sorted by UUID.
+        product: Its model as the driver spells it.
         profiles: The MIG profiles it offers, if it is in MIG mode (`mig_geometry`).
         parts: The parts into which it is divided, smallest first, if its node registers any.
     """
@@ -76,6 +78,7 @@ class DeviceFacts:
     cordoned: bool
     links: Mapping[str, int] = field(default_factory=dict)
     duplicate: bool = False
+    product: str = ""
     profiles: tuple[Profile, ...] = ()
     parts: tuple[Part, ...] = ()
 
@@ -83,7 +86,7 @@ class DeviceFacts:
     def facts(self) -> Facts:
         """Return the properties of the device without links and node."""
         return Facts(
-            *(self.vendor, self.model, self.mode),
+            *(self.vendor, self.model, self.product, self.mode),
             *(self.healthy, self.duplicate, self.cordoned),
             *(self.slots, self.cores, self.memory_mib),
             *(self.profiles, self.parts),
@@ -102,11 +105,22 @@ def refusal_of_facts(facts: Facts, request: RequestDemand) -> Reason | None:
         return Reason.CARD_TYPE_MISMATCH
     if request.mode not in ("Any", facts.mode):
         return Reason.CARD_TYPE_MISMATCH
+    return None if _is_selected(facts, request) else Reason.CARD_TYPE_MISMATCH
+
+
+def _is_selected(facts: Facts, request: RequestDemand) -> bool:
     if request.models and not any(part in facts.model for part in request.models):
-        return Reason.CARD_TYPE_MISMATCH
+        return False
     if any(part in facts.model for part in request.exclude_models):
-        return Reason.CARD_TYPE_MISMATCH
-    return None
+        return False
+    return not request.kinds or any(_is_of(kind, facts) for kind in request.kinds)
+
+
+def _is_of(kind: KindDemand, facts: Facts) -> bool:
+    if facts.product in kind.exclude_models or (kind.models and facts.product not in kind.models):
+        return False
+    most = facts.memory_mib if kind.most_mib is None else kind.most_mib
+    return kind.least_mib <= facts.memory_mib <= most
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import pytest
 from builders import CLAIMS
 from vgpu_api.core import Pod
 from vgpu_api.dra import HAMI_CLASS
-from vgpu_api.names import NVIDIA_NOUSE_TYPE, NVIDIA_NUMA_BIND, NVIDIA_USE_TYPE, NVIDIA_USE_UUID
+from vgpu_api.names import ANNOTATION_DEVICE_SELECTOR as KEY
+from vgpu_api.names import NVIDIA_NUMA_BIND
 from vgpu_operator.admission.rules import (
     Denied,
     NamedObjects,
@@ -146,34 +147,37 @@ def test_a_pod_without_templates_names_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "annotations"),
+    "expression",
     [
-        ('device.driver == "vgpu.dev"', {}),
-        ('device.attributes["vgpu.dev"].type == "hami-gpu"', {}),
-        (
-            'device.attributes["vgpu.dev"].productName == "Tesla T4"',
-            {NVIDIA_USE_TYPE: "Tesla T4"},
-        ),
-        (
-            f'device.attributes["{HAMI_CLASS}"].productName == "A" || '
-            f'(device.attributes["{HAMI_CLASS}"].productName == "B")',
-            {NVIDIA_USE_TYPE: "A,B"},
-        ),
-        (
-            'device.attributes["vgpu.dev"].uuid == "GPU-1" && '
-            'device.attributes["vgpu.dev"].productName != "A"',
-            {NVIDIA_USE_UUID: "GPU-1", NVIDIA_NOUSE_TYPE: "A"},
-        ),
-        (
-            'device.attributes["vgpu.dev"].productName in ["B", "A"] && '
-            'device.attributes["vgpu.dev"].uuid in ["GPU-1"]',
-            {NVIDIA_USE_TYPE: "A,B", NVIDIA_USE_UUID: "GPU-1"},
-        ),
+        'device.driver == "vgpu.dev"',
+        "device.attributes['vgpu.dev'].type == 'hami-gpu' // as in HAMi's own class",
+        f'device.attributes["{HAMI_CLASS}"].type in ["hami-gpu"]',
     ],
 )
-def test_selectors_become_hamis_annotations(expression: str, annotations: Raw) -> None:
+def test_selectors_that_every_device_meets_choose_nothing(expression: str) -> None:
     pod = changed(a_pod(), a_template(a_request(**cel(expression))))
-    assert pod["metadata"].get("annotations", {}) == annotations
+    assert "annotations" not in pod["metadata"]
+
+
+def test_selectors_hold_together_and_become_one_annotation() -> None:
+    chosen = [f'device.attributes["vgpu.dev"].productName in ["{model}", "T4"]' for model in "AB"]
+    every = 'device.attributes["vgpu.dev"].type == "hami-gpu"'
+    selectors = [{"cel": {"expression": each}} for each in (*chosen, every)]
+    pod = changed(a_pod(), a_template(a_request(selectors=selectors)))
+    assert pod["metadata"]["annotations"] == {KEY: f"({chosen[0]}) && ({chosen[1]})"}
+
+
+def test_a_selector_that_stands_alone_is_kept_as_written() -> None:
+    expression = 'device.capacity["vgpu.dev"].memory.isGreaterThan(quantity("20Gi"))'
+    pod = changed(a_pod(), a_template(a_request(**cel(expression))))
+    assert pod["metadata"]["annotations"] == {KEY: expression}
+
+
+def test_a_selector_beside_another_one_of_the_pod_is_refused() -> None:
+    pod = a_pod()
+    pod["metadata"]["annotations"] = {KEY: 'device.attributes["vgpu.dev"].uuid == "GPU-1"'}
+    template = a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid == "GPU-2"')))
+    assert refused(template, pod).startswith(f"metadata.annotations[{KEY}]: Forbidden")
 
 
 def test_devices_of_one_numa_node_are_asked_for_by_a_constraint() -> None:
@@ -199,7 +203,7 @@ REFUSED: list[tuple[Raw, str]] = [
     (a_template(a_request(**capacity(**{"nics.example.com/memory": "1Gi"}))),
      'capacity.requests: Unsupported value: "nics.example.com/memory"'),
     (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid in []'))),
-     "] is no text in double quotes"),
+     "] is no text in quotes"),
     (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid in ["a" "b"]'))),
      "is not understood here"),
     (a_template(a_request(**capacity(slots=1))),
@@ -213,12 +217,16 @@ REFUSED: list[tuple[Raw, str]] = [
      "pod has"),
     (a_template(a_request(**cel("device.attributes[\"vgpu.dev\"].minor == 1"))),
      "Unsupported value"),
-    (a_template(a_request(**cel('device.capacity["vgpu.dev"].memory.isGreaterThan(quantity("1Gi"))'))),
+    (a_template(a_request(**cel('device.capacity["vgpu.dev"].cores.isGreaterThan(quantity("50"))'))),
      "supported are comparisons of productName or uuid"),
+    (a_template(a_request(selectors=[
+        {"cel": {"expression": f'device.attributes["vgpu.dev"].productName == "{model}"'}}
+        for model in "AB"])),
+     ": no device can have all these values; leave one of them out"),
     (a_template(a_request(**cel('device.driver == "gpu.nvidia.com"'))), "Unsupported value"),
     (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid == "a" || '
                                 'device.attributes["vgpu.dev"].productName == "b"'))),
-     "|| joins values of one attribute only"),
+     "|| cannot join a uuid with anything else; use a pod for each"),
     (a_template(a_request(**cel('device.attributes["vgpu.dev"].uuid == "a" && '
                                 'device.attributes["vgpu.dev"].uuid == "b"'))),
      "no device can have all these values"),

@@ -10,7 +10,7 @@ import pytest
 
 from builders import CLAIMS
 from vgpu_api.core import Pod
-from vgpu_api.names import ANNOTATION_RESOURCE_CLAIM, NVIDIA_USE_UUID
+from vgpu_api.names import ANNOTATION_DEVICE_SELECTOR, ANNOTATION_RESOURCE_CLAIM
 from vgpu_operator.admission.rules import (
     Denied,
     NamedObjects,
@@ -96,7 +96,7 @@ def test_each_container_has_its_request() -> None:
 def test_selectors_are_read_too() -> None:
     cel = {"expression": 'device.attributes["vgpu.dev"].uuid in ["GPU-1", "GPU-2"]'}
     pod = admitted(a_pod(), a_claim(selectors=[{"cel": cel}]))
-    assert pod["metadata"]["annotations"][NVIDIA_USE_UUID] == "GPU-1,GPU-2"
+    assert pod["metadata"]["annotations"][ANNOTATION_DEVICE_SELECTOR] == cel["expression"]
 
 
 def test_claims_of_other_classes_are_left_alone() -> None:

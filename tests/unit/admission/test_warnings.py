@@ -70,8 +70,8 @@ def test_an_annotation_that_is_nearly_ours_is_warned_about_with_the_right_name(
 def test_an_unknown_name_of_our_own_is_warned_about_even_if_nothing_resembles_it() -> None:
     (warning,) = misspelt(a_pod(annotations={"vgpu.dev/zone": "a"}), CONFIG)
     assert warning == (
-        "metadata.annotations[vgpu.dev/zone]: vgpu has no such annotation: the annotations of a "
-        "pod are vgpu.dev/claim, vgpu.dev/claim-template, vgpu.dev/group, vgpu.dev/group-min"
+        "metadata.annotations[vgpu.dev/zone]: vgpu has no such annotation: a pod's annotations are "
+        "vgpu.dev/ and claim, claim-template, group, group-min, device-selector"
     )
 
 

@@ -58,7 +58,7 @@ _SET_BY_LIMIT_RANGE = re.compile(
 _LARGEST_MIB = 256 << 10
 """More memory than any device has; a larger amount was meant in another unit."""
 
-CHOOSING = (*names.HAMI_CHOICES, names.ACK_NUMA_SPEC)
+CHOOSING = (*names.HAMI_CHOICES, names.ANNOTATION_DEVICE_SELECTOR, names.ACK_NUMA_SPEC)
 """Annotations that select devices for pods that request resources."""
 
 OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
@@ -272,6 +272,7 @@ def _readers_of_choice() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]
         for key in _choices_of(kind):
             vendors, counts = found.get(key, ((), ()))
             found[key] = ((*vendors, kind.name), (*counts, kind.count))
+    of_nvidia.add(names.ANNOTATION_DEVICE_SELECTOR)
     return found | dict.fromkeys(of_nvidia, ((_NVIDIAS,), ()))
 
 

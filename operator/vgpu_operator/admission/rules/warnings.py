@@ -142,9 +142,10 @@ def _warning(name: str, kind: str, config: ClusterConfig) -> str:
     if near is not None:
         what = near.name if near.kind == kind else f"the {near.kind} {near.name}"
         return f"vgpu has no such {kind}: did you mean {what}?"
-    if name.startswith(f"{names.GROUP}/"):
-        ours = [each for each in names.POD_ANNOTATIONS if each.startswith(f"{names.GROUP}/")]
-        return f"vgpu has no such {kind}: the annotations of a pod are {', '.join(ours)}"
+    prefix = f"{names.GROUP}/"
+    if name.startswith(prefix):
+        ours = (key.removeprefix(prefix) for key in names.POD_ANNOTATIONS if prefix in key)
+        return f"vgpu has no such {kind}: a pod's annotations are {prefix} and {', '.join(ours)}"
     return ""
 
 
