@@ -182,8 +182,9 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
         "-f",
         "--file",
         type=Path,
-        help="YAML file with pods, VGPUClaims, workloads or lists, and with the PodGroups and "
-        "PriorityClasses of their pods; - reads standard input",
+        help="YAML file with pods, VGPUClaims, workloads or lists, and with the PodGroups, "
+        "PriorityClasses, ResourceClaims and ResourceClaimTemplates of their pods; - reads "
+        "standard input",
     )
     simulate.add_argument(
         "--cases",

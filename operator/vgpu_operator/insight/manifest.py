@@ -25,6 +25,7 @@ from vgpu_operator.admission.rules import claim_named_by
 from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects.pod_groups import POD_GROUP_READERS, GroupKind, named_group
 from vgpu_operator.engine.gpu_pod import GroupKey
+from vgpu_operator.insight.device_claims import KINDS, DeviceClaims
 from vgpu_operator.insight.documents import BadDocument
 from vgpu_operator.insight.preemption import WouldPreempt, unknown
 from vgpu_operator.insight.priorities import Priorities, PriorityUnknown
@@ -94,6 +95,7 @@ class Manifest:
 
     Attributes:
         claims: The claims, as they are written.
+        device_claims: The ResourceClaims and their templates.
         groups: The PodGroups.
         classes: The PriorityClasses.
     """
@@ -103,6 +105,7 @@ class Manifest:
         self._most = most
         self._items: list[Item] = []
         self.claims: dict[Place, Document] = {}
+        self.device_claims = DeviceClaims()
         self.groups: dict[GroupKey, PodGroup] = {}
         self.classes: list[PriorityClass] = []
 
@@ -145,6 +148,8 @@ class Manifest:
         kind, version = document.get("kind"), str(document.get("apiVersion"))
         if kind == PRIORITY_CLASSES.kind:
             self.classes.append(PriorityClass.model_validate(document))
+        elif kind in KINDS:
+            self.device_claims.add(document, _namespace(document), name_of(document))
         elif kind == "PodGroup" and version in POD_GROUP_READERS:
             group_kind, read_group = POD_GROUP_READERS[version]
             group = read_group(document)
@@ -268,6 +273,7 @@ class Simulation(ABC, Generic[T]):
     def __init__(self, cluster: WholeCluster, manifest: Manifest, *, admit: bool) -> None:
         self._cluster = cluster
         self._known = _WithClaims(cluster, manifest.claims)
+        self._device_claims = manifest.device_claims
         self._admit = admit
         self._items = manifest.items()
         self._priorities = cluster.priorities.beside(manifest.classes)
@@ -330,8 +336,12 @@ class Simulation(ABC, Generic[T]):
         """Answer for one item without holding its devices."""
         document = item.document
         answer: Answered[T] = Answered(item)
-        answer.warnings = warnings_about(document, self._known, admit=self._admit)
         try:
+            if _is_pod(item):
+                namespace, claims = _namespace(document), self._device_claims
+                answer.warnings += claims.not_found(document, namespace)
+                document = claims.asked_by(document, namespace, self._cluster.config)
+            answer.warnings += warnings_about(document, self._known, admit=self._admit)
             question = question_of(document, self._known, admit=self._admit)
         except VgpuError as error:
             answer.refused, answer.error = str(error), error
@@ -369,6 +379,9 @@ class Simulation(ABC, Generic[T]):
         assert answer.question is not None
         assert answer.outcome is not None
         undos = [self._cluster.charge(answer.question, answer.outcome)]
+        if _is_pod(answer.item):
+            document, name = answer.item.document, answer.item.name
+            undos.append(self._device_claims.serve(document, _namespace(document), name))
         return [*undos, self._known.serve(answer.item, answer.outcome)]
 
     def _together(self, key: GroupKey, items: Sequence[Item]) -> list[Answered[T]]:

@@ -70,6 +70,9 @@ class Outcome:
     of_nodes: bool = True
 
 
+_TOKEN = "0" * 12
+"""Of the ResourceClaim that admission names in mode Claims; nobody makes it here."""
+
 Undo: TypeAlias = Callable[[], None]
 """Gives back what was held."""
 
@@ -140,7 +143,7 @@ def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> 
     if admit:
         named = claim_named_by(raw)
         claim = None if named is None else cluster.claim(namespace, named.name)
-        raw = applied(raw, mutate_pod(raw, cluster.config, claim))
+        raw = applied(raw, mutate_pod(raw, cluster.config, claim, token=_TOKEN))
     pod = read_pod(_defaulted(raw))
     demand = read(pod, cluster.config)
     if demand is None:
@@ -207,7 +210,8 @@ def warnings_about(document: Mapping[str, Any], cluster: Known, *, admit: bool) 
         namespace = read_pod(raw).metadata.namespace or "default"
         named = claim_named_by(raw)
         claim = None if named is None else cluster.claim(namespace, named.name)
-        admitted = applied(raw, mutate_pod(raw, config, claim)) if admit else raw
+        operations = mutate_pod(raw, config, claim, token=_TOKEN) if admit else []
+        admitted = applied(raw, operations)
         waits = waits_for_claim(admitted) if named is not None and claim is None else []
         return [*waits, *pod_warnings(raw, admitted, config)]
     except VgpuError:
