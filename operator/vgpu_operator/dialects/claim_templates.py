@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from vgpu_api import dra, names, quantity
 from vgpu_api.config import ClusterConfig
@@ -23,6 +23,13 @@ from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.selector_expressions import Wanted, read_expression
 
 _NUMA = frozenset({f"{domain}/numa" for domain in dra.CLASSES})
+_INSTEAD = {
+    "pcieroot": "; the operator does not know the PCIe root of a GPU, and GPUs of one root are on "
+    "one NUMA node",
+    "nvlink": f"; for linked GPUs annotate the pod with {names.HAMI_DEVICE_POLICY}: topology, "
+    "which prefers the best links",
+}
+"""What comes nearest to attributes that others offer, by the attribute's name."""
 _FULL = 100
 _MEMORY, _CORES = "memory", "cores"
 
@@ -270,9 +277,7 @@ def _constraints(written: ClaimText) -> bool:
                 f"{path}.distinctAttribute", "the devices of a request are always different"
             )
         if each.match_attribute not in _NUMA:
-            raise BadInput.unsupported(
-                f"{path}.matchAttribute", each.match_attribute, sorted(_NUMA)
-            )
+            _refuse_attribute(each.match_attribute, f"{path}.matchAttribute")
         if len(each.requests or written.devices.requests) > 1:
             raise BadInput(
                 field=f"{path}.requests",
@@ -282,6 +287,17 @@ def _constraints(written: ClaimText) -> bool:
             )
         needs = True
     return needs
+
+
+def _refuse_attribute(attribute: str, path: str) -> NoReturn:
+    """Refuse an attribute that devices cannot be made to share, with what comes nearest."""
+    instead = _INSTEAD.get(attribute.rpartition("/")[2].lower(), "")
+    raise BadInput(
+        field=path,
+        value=attribute,
+        fault=Fault.UNSUPPORTED,
+        detail=f"supported values: {', '.join(sorted(_NUMA))}{instead}",
+    )
 
 
 def _refuse_config(written: ClaimText) -> None:

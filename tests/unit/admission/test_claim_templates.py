@@ -212,6 +212,11 @@ REFUSED: list[tuple[Raw, str]] = [
      "constraints[0].distinctAttribute: Forbidden"),
     (a_template(a_request(), constraints=[{"matchAttribute": "vgpu.dev/nvlink"}]),
      'constraints[0].matchAttribute: Unsupported value: "vgpu.dev/nvlink"'),
+    (a_template(a_request(), constraints=[{"matchAttribute": "vgpu.dev/nvlink"}]),
+     "annotate the pod with hami.io/gpu-scheduler-policy: topology"),
+    (a_template(a_request(), constraints=[{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]),
+     'matchAttribute: Unsupported value: "resource.kubernetes.io/pcieRoot": supported values: '
+     "hami-core-gpu.project-hami.io/numa, vgpu.dev/numa; the operator does not know the PCIe root"),
     (a_template(a_request(), config=[{"opaque": {}}]), "config[0]: Forbidden"),
     (a_template(a_request(), a_request("nic", class_name="nics.example.com")),
      "pod has"),
