@@ -23,9 +23,11 @@ from vgpu_local.background import BackgroundLoop
 from vgpu_local.started import Started
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
+from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer
 from vgpu_operator.web.sight import Visitors
+from vgpu_operator.web.usage import Usage, Used
 from web_world import EVERYTHING, Reviews
 
 DEVICES_PER_NODE = 8
@@ -133,6 +135,32 @@ def a_waiter(number: int) -> VGPUClaim:
     )
 
 
+def usage_of(nodes: int, claims: int) -> Usage:
+    """Return what a fleet uses: a sixth of the claims idle, a few of them and a node unknown."""
+    holders = [number for number in range(claims) if number % _EVERY_WAITING != 5]
+    of_claims: dict[ClaimKey, Used] = {}
+    of_devices = {
+        uuid_of(node, index): Used(512, 0.0)
+        for node in range(nodes)
+        if node % 40 != 17
+        for index in range(DEVICES_PER_NODE)
+    }
+    for number in holders:
+        claim = a_holder(number, nodes)
+        (allocated,) = claim.status.allocation.devices if claim.status.allocation else ()
+        busy = 0.0 if number % 6 == 0 else (number * 37 % 90 + 5) / 100
+        memory = int(allocated.memory_mib * (0.04 if number % 6 == 0 else 0.4 + busy / 2))
+        used = Used(memory, round((allocated.cores or 30) * busy, 1))
+        device = of_devices.get(allocated.uuid)
+        if device is None or number % 29 == 3:
+            continue
+        of_claims[ClaimKey(claim.metadata.namespace or "", claim.metadata.name)] = used
+        of_devices[allocated.uuid] = Used(
+            device.memory_mib + used.memory_mib, (device.cores or 0.0) + (used.cores or 0.0)
+        )
+    return Usage(of_devices, of_claims)
+
+
 def _allocated(status: str, number: int, reason: str = "", message: str = "") -> Condition:
     hours, minutes = number * 7 % 9, number * 11 % 60
     return Condition(
@@ -184,6 +212,7 @@ class ServedFleet(Started):
         self._mirror = Mirror(ClusterConfig(), Clock())
         for event in a_fleet(self.size.nodes, self.size.claims):
             self._mirror.observe(event)
+        self._mirror.take_usage(usage_of(self.size.nodes, self.size.claims))
         listening = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         visitors, synced = Visitors(self.reviews), asyncio.Event()  # type: ignore[arg-type]

@@ -151,6 +151,9 @@ class WebConfig:
         identity: The name in the self-signed certificate.
         listen: The address to listen on.
         tls: The certificate files; None: the process signs a certificate itself.
+        prometheus_ca: The file of the authorities that Prometheus's certificate may come from;
+            None: those of the system.
+        prometheus_token: The file of the bearer token for Prometheus; None: there is none.
     """
 
     cluster: ConfigFile
@@ -159,6 +162,8 @@ class WebConfig:
     identity: str
     listen: Address
     tls: Tls | None
+    prometheus_ca: Path | None
+    prometheus_token: Path | None
     log_level: str
     log_format: LogFormat
 
@@ -317,14 +322,28 @@ def parse_web(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
     option("--web", type=Address.parse, default=":9446", help="serve on [host]:port")
     option("--web-cert", type=Path, help="PEM file of the certificate; default: self-signed")
     option("--web-key", type=Path, help="PEM file of its private key")
+    option(
+        "--prometheus-ca",
+        type=Path,
+        help="PEM file of the authorities to trust for web.prometheus; default: the system's",
+    )
+    option("--prometheus-token", type=Path, help="file of a bearer token for web.prometheus")
     given = options.parser.parse_args(arguments)
+    cluster = _cluster(given.config)
+    if not cluster.config.web.prometheus:
+        for name in ("prometheus_ca", "prometheus_token"):
+            if getattr(given, name) is not None:
+                shown = f"--{name.replace('_', '-')}: Forbidden"
+                options.parser.error(f"{shown}: the configuration has no web.prometheus")
     return WebConfig(
-        cluster=_cluster(given.config),
+        cluster=cluster,
         kubeconfig=given.kubeconfig,
         context=given.context,
         identity=given.identity,
         listen=given.web,
         tls=options.pair("web", given.web_cert, given.web_key),
+        prometheus_ca=given.prometheus_ca,
+        prometheus_token=given.prometheus_token,
         log_level=given.log_level,
         log_format=given.log_format,
     )

@@ -158,9 +158,10 @@ def test_a_screen_reader_is_given_names_states_and_amounts(
         ]
         named = [label.partition(":")[0] for label in meters]
         assert named == [
-            f"{amount} of {node}"
+            f"{amount} of {node}{kind}"
             for node in ("gpu-a-0000", "gpu-b-0001")
             for amount in ("Memory", "Compute")
+            for kind in ("", " in use")
         ]
         assert page.get_by_role("status").inner_text().startswith("Live.")
 

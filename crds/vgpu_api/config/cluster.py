@@ -7,6 +7,7 @@ of their keys that has no effect here is reported in a notice.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
@@ -316,6 +317,38 @@ class ViewsConfig(_Section):
     """Also write HAMi's events (`FilteringFailed` …): one write per refusal and two per binding."""
 
 
+class PageConfig(_Section):
+    """The web page."""
+
+    prometheus: Annotated[str, Field(max_length=1024)] = ""
+    """URL of the Prometheus that scrapes the agents, or of anything that serves its HTTP API, such
+    as `http://prometheus.monitoring.svc:9090`: the page shows the use of memory and compute, its
+    last 24 hours, and idle claims. Empty: the page asks the agents of up to 256 nodes for the
+    present use alone."""
+    prometheus_labels: dict[
+        Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")],
+        Annotated[str, Field(max_length=253)],
+    ] = Field(default_factory=dict)
+    """Labels that this cluster's series have in a Prometheus that serves several clusters."""
+
+    @field_validator("prometheus")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        # Neither a password, which every reader of the ConfigMap would see, nor a query.
+        if value and not re.fullmatch(r"https?://[\w.\-]+(:\d+)?(/[^\s?#]*)?", value, re.ASCII):
+            raise ValueError(
+                "must be a URL of http or https without a user and a query, such as "
+                "http://prometheus.monitoring.svc:9090"
+            )
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _has_labels_of_something(self) -> PageConfig:
+        if self.prometheus_labels and not self.prometheus:
+            raise ValueError("prometheusLabels need prometheus")
+        return self
+
+
 class LoggingConfig(_Section):
     """The logging of all our processes. Changes apply without a restart."""
 
@@ -350,6 +383,7 @@ class ClusterConfig(_Section):
     vendors: VendorsConfig = Field(default_factory=VendorsConfig)
     scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
     views: ViewsConfig = Field(default_factory=ViewsConfig)
+    web: PageConfig = Field(default_factory=PageConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
     nodes: tuple[NodeConfig, ...] = ()
     """Settings of single nodes, by name or by labels; HAMi's `nodeconfig`."""
@@ -462,6 +496,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "vendors": VendorsConfig,
     "scheduling": SchedulingConfig,
     "views": ViewsConfig,
+    "web": PageConfig,
     "nodes": NodeConfig,
     "filterDevices": DeviceFilter,
     "migProfileAllowlist": MigProfiles,

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import ssl
 from typing import Any
+
+import aiohttp
 
 from vgpu_api.resources import POD_DISRUPTION_BUDGETS
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
+from vgpu_client.credentials import TokenFile
 from vgpu_client.listen import listen
 from vgpu_client.own_certificate import own_certificate
 from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
+from vgpu_client.session import open_session
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.config import WebConfig
 from vgpu_operator.engine.informers import (
@@ -23,9 +28,13 @@ from vgpu_operator.engine.informers import (
     more_informers,
 )
 from vgpu_operator.engine.scheduling.gate import is_on
+from vgpu_operator.web.agent_metrics import AgentMetrics
 from vgpu_operator.web.mirror import Mirror
+from vgpu_operator.web.prometheus import Prometheus
 from vgpu_operator.web.server import WebServer
 from vgpu_operator.web.sight import Visitors
+from vgpu_operator.web.usage import UsageSource
+from vgpu_operator.web.usage_reader import UsageReader
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +46,13 @@ async def run(config: WebConfig) -> None:
 
     Raises:
         VgpuError: Login failed, or the cluster was restored from a backup.
-        OSError: The port is in use, or the certificate files are unusable.
+        OSError: The port is in use, or files of certificates are unusable.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with Api.connect(config.kubeconfig, config.context) as api:
+    async with Api.connect(config.kubeconfig, config.context) as api, open_session() as session:
         mirror = Mirror(config.cluster.config, Clock(api))
         sources = informers(api, mirror.observe, config.cluster.config)
         of_volumes = more_informers(api, mirror.observe, STORAGE) if is_on(mirror.state) else []
@@ -62,7 +71,10 @@ async def run(config: WebConfig) -> None:
             await source.synced.wait()
             mirror.note_listed(source.resource)
 
+        prometheus = _prometheus(config, session)
+        source: UsageSource = prometheus or AgentMetrics(api, session, Clock())
         work = [
+            asyncio.create_task(UsageReader(mirror, source, Clock()).run()),
             *(asyncio.create_task(each.run()) for each in (*sources, *of_volumes, *of_budgets)),
             asyncio.create_task(follow_pod_groups(api, mirror, Clock(api))),
             asyncio.create_task(changed(config.cluster, config.log_level)),
@@ -85,3 +97,22 @@ async def run(config: WebConfig) -> None:
         for task in ended:
             task.result()
             logger.info("a new configuration is mounted; restarting to use it")
+
+
+def _prometheus(config: WebConfig, session: aiohttp.ClientSession) -> Prometheus | None:
+    """Return the client of the configured Prometheus, if there is one.
+
+    Raises:
+        OSError: The file of its authorities is unusable.
+    """
+    settings = config.cluster.config.web
+    if not settings.prometheus:
+        return None
+    ca, token = config.prometheus_ca, config.prometheus_token
+    return Prometheus(
+        session,
+        settings.prometheus,
+        labels=settings.prometheus_labels,
+        token=None if token is None else TokenFile(token),
+        tls=None if ca is None else ssl.create_default_context(cafile=str(ca)),
+    )

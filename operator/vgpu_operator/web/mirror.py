@@ -31,6 +31,7 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.insight.live_cluster import Unread
 from vgpu_operator.insight.states import state_of, worst_state
 from vgpu_operator.ledger import ClaimKey, Ledger
+from vgpu_operator.web.usage import UNREAD, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ class Mirror:
         claims: The rows of claims, by key.
         version: A number that grows with each observation.
         unread: The parts that the state lacks; in mode Gate volumes, until all are listed.
+        usage: The memory and compute in use.
     """
 
     def __init__(self, config: ClusterConfig, clock: Clock) -> None:
@@ -141,11 +143,13 @@ class Mirror:
         self.version = 0
         self._unlisted = [kind.plural for kind in STORAGE] if is_on(self.state) else []
         self.unread = self._what_lacks()
+        self.usage = UNREAD
         self._clock = clock
         self._nodes: dict[str, NodeRow] = {}
         self._stale: set[str] = set()
         self._cursor = 0
         self._changed = asyncio.Event()
+        self._looked = asyncio.Event()
 
     def observe(self, event: Event) -> None:
         """Apply an event of a watch."""
@@ -168,6 +172,22 @@ class Mirror:
             self.unread = self._what_lacks()
             self.version += 1
             self._changed.set()
+
+    def take_usage(self, usage: Usage) -> None:
+        """Show this usage from now on."""
+        if usage != self.usage:
+            self.usage = usage
+            self.version += 1
+            self._changed.set()
+
+    def note_look(self) -> None:
+        """Record that somebody looks at the page."""
+        self._looked.set()
+
+    async def looked(self) -> None:
+        """Wait until somebody has looked at the page since the last call."""
+        await self._looked.wait()
+        self._looked.clear()
 
     def _what_lacks(self) -> Unread:
         kinds = ", ".join(self._unlisted)

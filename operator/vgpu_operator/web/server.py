@@ -234,6 +234,7 @@ class WebServer:
 
     def _rendered(self, view: _View, request: web.Request, sight: Sight) -> bytes:
         """Return the document, from the cache if nothing has changed."""
+        self._mirror.note_look()
         key = request.path, tuple(sorted(request.query.items())), sight
         version = self._mirror.version
         kept = self._kept.get(key)

@@ -27,6 +27,7 @@ from vgpu_operator.web.mirror import (
     NodeRow,
 )
 from vgpu_operator.web.sight import Sight, VisitorRefused
+from vgpu_operator.web.usage import Used, UsedSum, sum_of
 
 Document: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -116,7 +117,8 @@ def fleet(mirror: Mirror, sight: Sight) -> Document:
     shown = claims if not sight.devices else list(mirror.claims.values())
     waiting = [claim for claim in shown if claim.state == "Waiting"]
     return {
-        "devices": _fleet_devices(rows, sight) if sight.devices else None,
+        "usage": _usage(mirror, sight),
+        "devices": _fleet_devices(mirror, rows, sight) if sight.devices else None,
         "claims": {
             "total": len(shown),
             "states": _counted(claim.state for claim in shown),
@@ -125,7 +127,7 @@ def fleet(mirror: Mirror, sight: Sight) -> Document:
             "waitingSince": min((claim.since for claim in waiting if claim.since), default=""),
         },
         "readsClaims": sight.everywhere or bool(sight.namespaces),
-        "namespaces": _namespaces(claims),
+        "namespaces": _namespaces(mirror, claims),
         "others": _sum_of(
             claim for claim in mirror.claims.values() if not sight.reads(claim.key.namespace)
         )
@@ -134,7 +136,7 @@ def fleet(mirror: Mirror, sight: Sight) -> Document:
     }
 
 
-def _fleet_devices(rows: Sequence[NodeRow], sight: Sight) -> Document:
+def _fleet_devices(mirror: Mirror, rows: Sequence[NodeRow], sight: Sight) -> Document:
     states: Counter[str] = Counter()
     models: dict[str, ModelRow] = defaultdict(lambda: NO_MODEL)
     for row in rows:
@@ -152,6 +154,9 @@ def _fleet_devices(rows: Sequence[NodeRow], sight: Sight) -> Document:
         "memory": asdict(memory),
         "cores": asdict(sum((row.cores for row in rows), NO_SHARE)),
         "slots": asdict(sum((row.slots for row in rows), NO_SHARE)),
+        "used": _used_sum(
+            sum_of(_used_of(mirror, sight, each) for row in rows for each in _devices(mirror, row))
+        ),
         "models": [
             {"model": model, **asdict(of_model)} for model, of_model in sorted(models.items())
         ],
@@ -163,11 +168,20 @@ def _fleet_devices(rows: Sequence[NodeRow], sight: Sight) -> Document:
     }
 
 
-def _namespaces(claims: Iterable[ClaimRow]) -> Document:
+def _namespaces(mirror: Mirror, claims: Iterable[ClaimRow]) -> Document:
     of: dict[str, list[ClaimRow]] = defaultdict(list)
     for claim in claims:
         of[claim.key.namespace].append(claim)
-    rows = [{"name": name, **_sum_of(each)} for name, each in of.items()]
+    rows = [
+        {
+            "name": name,
+            **_sum_of(each),
+            "used": _used_sum(
+                sum_of(mirror.usage.claims.get(claim.key) for claim in each if claim.node)
+            ),
+        }
+        for name, each in of.items()
+    ]
     rows.sort(key=lambda row: (-row["memoryMiB"], -row["claims"], row["name"]))
     return {"items": rows[:_NAMESPACES], "total": len(rows)}
 
@@ -215,8 +229,9 @@ def nodes(mirror: Mirror, sight: Sight, query: Query) -> Document:
     ]
     rows = _in_order(found, query, NODE_ORDERS, "name", lambda row: row.name)
     return {
+        "usage": _usage(mirror, sight),
         "states": _counted(_node_state(row, sight) for row in every),
-        **_paged(rows, query, lambda row: _node_row(row, sight)),
+        **_paged(rows, query, lambda row: _node_row(mirror, row, sight)),
     }
 
 
@@ -231,16 +246,17 @@ def node(mirror: Mirror, sight: Sight, name: str) -> Document:
     if row is None:
         raise VisitorRefused(404, f"no node {name} with devices")
     devices = sorted(
-        mirror.state.ledger.devices(name),
+        _devices(mirror, row),
         key=lambda each: (each.status.index or 0, each.status.uuid),
     )
     return {
-        **_node_row(row, sight),
+        "usage": _usage(mirror, sight),
+        **_node_row(mirror, row, sight),
         "items": [_device(mirror, sight, device) for device in devices],
     }
 
 
-def _node_row(row: NodeRow, sight: Sight) -> Document:
+def _node_row(mirror: Mirror, row: NodeRow, sight: Sight) -> Document:
     return {
         "name": row.name,
         "state": _node_state(row, sight),
@@ -252,7 +268,12 @@ def _node_row(row: NodeRow, sight: Sight) -> Document:
         "slots": asdict(row.slots),
         "claims": row.claims,
         "splitMiB": row.split_mib,
+        "used": _used_sum(sum_of(_used_of(mirror, sight, each) for each in _devices(mirror, row))),
     }
+
+
+def _devices(mirror: Mirror, row: NodeRow) -> Sequence[GPUDevice]:
+    return mirror.state.ledger.devices(row.name)
 
 
 def _node_state(row: NodeRow, sight: Sight) -> str:
@@ -277,6 +298,7 @@ def _device(mirror: Mirror, sight: Sight, device: GPUDevice) -> Document:
         "memory": asdict(memory),
         "cores": asdict(cores),
         "slots": asdict(slots),
+        "used": _used(_used_of(mirror, sight, device)),
         "holders": [
             {
                 "namespace": holder.key.namespace,
@@ -284,6 +306,7 @@ def _device(mirror: Mirror, sight: Sight, device: GPUDevice) -> Document:
                 "pod": _pod_of(mirror, holder.key),
                 "memoryMiB": holder.use.memory_mib,
                 "cores": holder.use.cores,
+                "used": _used(mirror.usage.claims.get(holder.key)),
             }
             for holder in named
         ],
@@ -330,10 +353,11 @@ def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
     rows = _in_order(found, query, CLAIM_ORDERS, "name", lambda row: row.key)
     hidden = len(mirror.claims) - len(readable)
     return {
+        "usage": _usage(mirror, sight),
         "states": _counted(row.state for row in readable),
         "namespaces": sorted({row.key.namespace for row in readable})[:_NAMESPACES],
         "others": hidden if sight.devices else None,
-        **_paged(rows, query, _claim_row),
+        **_paged(rows, query, lambda row: _claim_row(mirror, row)),
     }
 
 
@@ -358,7 +382,7 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
     if row is None:
         raise VisitorRefused(404, f"no claim {key.name} in namespace {key.namespace}")
     if found is None:
-        return {**_claim_row(row), "why": None, "conditions": []}
+        return {**_claim_row(mirror, row), "why": None, "conditions": []}
     said = explained(mirror.state, found, now=now, reads=sight.reads, unread=mirror.unread)
     why = asdict(said)
     del why["since"]  # the browser computes the duration itself
@@ -367,7 +391,8 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
         why["preemption"] = why["group"] = None
         why["not_shown"] = f'nodes: user "{sight.user}" cannot list gpudevices.vgpu.dev'
     return {
-        **_claim_row(row),
+        "usage": _usage(mirror, sight),
+        **_claim_row(mirror, row),
         "why": why,
         "conditions": [
             {
@@ -382,7 +407,7 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
     }
 
 
-def _claim_row(row: ClaimRow) -> Document:
+def _claim_row(mirror: Mirror, row: ClaimRow) -> Document:
     return {
         "namespace": row.key.namespace,
         "name": row.key.name,
@@ -395,6 +420,7 @@ def _claim_row(row: ClaimRow) -> Document:
         "since": row.since,
         "memoryMiB": row.memory_mib,
         "cores": row.cores,
+        "used": _used(mirror.usage.claims.get(row.key)),
     }
 
 
@@ -402,6 +428,38 @@ def _must_read(sight: Sight, namespace: str) -> None:
     if not sight.reads(namespace):
         text = f'user "{sight.user}" cannot list vgpuclaims.vgpu.dev in namespace "{namespace}"'
         raise VisitorRefused(403, text)
+
+
+# Usage.
+
+
+def _usage(mirror: Mirror, sight: Sight) -> Document:
+    return {"problem": mirror.usage.problem, "hidden": not sight.everywhere}
+
+
+def _used_of(mirror: Mirror, sight: Sight, device: GPUDevice) -> Used | None:
+    """Return the use of a device, if the visitor may read each claim that holds it.
+
+    Else the difference from their own use would be that of other namespaces.
+    """
+    uuid = device.status.uuid
+    used = mirror.usage.devices.get(uuid)
+    if used is None or sight.everywhere:
+        return used
+    holders = mirror.state.ledger.holders(uuid)
+    return used if all(sight.reads(holder.key.namespace) for holder in holders) else None
+
+
+def _used(used: Used | None) -> Document | None:
+    return None if used is None else {"memoryMiB": used.memory_mib, "cores": used.cores}
+
+
+def _used_sum(total: UsedSum) -> Document | None:
+    """Return a sum; None if nothing of it is known."""
+    if not total.known:
+        return None
+    amounts = {"memoryMiB": total.memory_mib, "cores": total.cores}
+    return {**amounts, "known": total.known, "of": total.of}
 
 
 # Tables.

@@ -36,6 +36,10 @@ def test_hamis_keys_are_read(key: str) -> None:
         ({"nvidia": {"resourceCountName": "gpu"}}, "nvidia.resourceCountName"),
         ({"nvidia": {"defaultColour": 1}}, "nvidia.defaultColour"),
         ({"scheduling": {"nodePolicy": "Tight"}}, "scheduling.nodePolicy"),
+        ({"web": {"prometheus": "prometheus:9090"}}, "web.prometheus"),
+        ({"web": {"prometheus": "http://user:password@host"}}, "web.prometheus"),
+        ({"web": {"prometheus": "http://host?x=1"}}, "web.prometheus"),
+        ({"web": {"prometheusLabels": {"a": "b"}}}, "web"),
         ("text", "document"),
     ],
 )
@@ -56,3 +60,12 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("")
     assert load_cluster_config(file) == ClusterConfig()
+
+
+def test_the_prometheus_of_the_page_is_a_url_and_its_labels() -> None:
+    given = {"prometheus": "https://p.example:9090/base/", "prometheusLabels": {"cluster": "a"}}
+    page = read_cluster_config({"web": given}).web
+    assert (page.prometheus, page.prometheus_labels) == (
+        "https://p.example:9090/base",
+        {"cluster": "a"},
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_api.errors import BadInput
-from vgpu_operator.config import Address, Tls, parse, parse_webhook
+from vgpu_operator.config import Address, Tls, parse, parse_web, parse_webhook
 
 
 def test_the_environment_stands_in_for_an_argument() -> None:
@@ -71,6 +71,21 @@ def test_a_wrong_argument_of_the_webhooks_is_refused_with_what_would_be_right(
     with pytest.raises(SystemExit):
         parse_webhook(arguments, {})
     assert said in capsys.readouterr().err
+
+
+def test_the_page_takes_credentials_for_a_prometheus_that_is_configured_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("web: {prometheus: 'https://p.example'}\n")
+    files = ["--prometheus-ca", "ca", "--prometheus-token", "t"]
+    given = parse_web(["--config", str(path), *files], {})
+    assert (given.prometheus_ca, given.prometheus_token) == (Path("ca"), Path("t"))
+    for pair in (files[:2], files[2:]):
+        with pytest.raises(SystemExit):
+            parse_web(pair, {})
+        said = f"{pair[0]}: Forbidden: the configuration has no web.prometheus"
+        assert said in capsys.readouterr().err
 
 
 def test_a_wrong_cluster_configuration_names_the_path_of_the_error(tmp_path: Path) -> None:

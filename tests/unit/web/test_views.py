@@ -17,6 +17,7 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
+from vgpu_operator.web.usage import Usage, Used
 from web_world import a_holder, a_mirror, a_waiter
 
 ADMIN = Sight("admin", devices=True, nodes=True, everywhere=True)
@@ -280,3 +281,89 @@ def test_claims_are_shown_by_the_reason_for_which_they_wait() -> None:
 )
 def test_the_fleet_says_if_claims_may_be_read_at_all(sight: Sight, reads: bool) -> None:
     assert views.fleet(a_mirror(claims=[a_waiter("a")]), sight)["readsClaims"] is reads
+
+
+# What is used, beside what is allocated.
+
+
+def a_used_mirror() -> Mirror:
+    """Claims `a` (mine) and `b` (theirs) share GPU-0-0, `c` (mine) has GPU-0-1 alone."""
+    mirror = a_mirror(
+        claims=[
+            a_holder("a", namespace="mine"),
+            a_holder("b", namespace="theirs"),
+            a_holder("c", namespace="mine", uuid="GPU-0-1"),
+        ]
+    )
+    mirror.take_usage(
+        Usage(
+            devices={"GPU-0-0": Used(3000, 60.0), "GPU-0-1": Used(500, 5.0)},
+            claims={
+                ClaimKey("mine", "a"): Used(1000, 20.0),
+                ClaimKey("theirs", "b"): Used(2000, None),
+            },
+        )
+    )
+    return mirror
+
+
+def test_use_is_shown_beside_what_is_allocated_and_unknown_is_not_zero() -> None:
+    mirror = a_used_mirror()
+    first, second = views.node(mirror, ADMIN, "node-0")["items"]
+    assert first["used"] == {"memoryMiB": 3000, "cores": 60.0}
+    assert [each["used"] for each in first["holders"]] == [
+        {"memoryMiB": 1000, "cores": 20.0},
+        {"memoryMiB": 2000, "cores": None},
+    ]
+    assert [each["used"] for each in second["holders"]] == [None]
+    here, there = nodes(mirror)["items"]
+    assert here["used"] == {"memoryMiB": 3500, "cores": 65.0, "known": 2, "of": 2}
+    assert there["used"] is None
+    found = views.fleet(mirror, ADMIN)
+    assert found["devices"]["used"] == {"memoryMiB": 3500, "cores": 65.0, "known": 2, "of": 4}
+    assert {each["name"]: each["used"] for each in found["namespaces"]["items"]} == {
+        "mine": {"memoryMiB": 1000, "cores": 20.0, "known": 1, "of": 2},
+        "theirs": {"memoryMiB": 2000, "cores": None, "known": 1, "of": 1},
+    }
+    assert {each["name"]: each["used"] for each in claims(mirror)["items"]} == {
+        "a": {"memoryMiB": 1000, "cores": 20.0},
+        "b": {"memoryMiB": 2000, "cores": None},
+        "c": None,
+    }
+    assert found["usage"] == {"problem": "", "hidden": False}
+
+
+def test_a_tenant_cannot_compute_the_use_of_other_namespaces() -> None:
+    """The use of a device less that of his own claims would be that of the others."""
+    mirror = a_used_mirror()
+    first, second = views.node(mirror, TENANT, "node-0")["items"]
+    assert (first["used"], second["used"]) == (None, {"memoryMiB": 500, "cores": 5.0})
+    assert [each["used"] for each in first["holders"]] == [{"memoryMiB": 1000, "cores": 20.0}]
+    assert "used" not in first["others"]
+    alone = {"memoryMiB": 500, "cores": 5.0, "known": 1}
+    assert nodes(mirror, TENANT)["items"][0]["used"] == {**alone, "of": 2}
+    found = views.fleet(mirror, TENANT)
+    assert found["devices"]["used"] == {**alone, "of": 4}
+    assert "used" not in found["others"]
+    assert [each["name"] for each in found["namespaces"]["items"]] == ["mine"]
+    assert found["usage"]["hidden"] is True
+
+
+def test_claims_that_hold_nothing_do_not_count_as_unknown() -> None:
+    mirror = a_mirror(claims=[a_holder("a"), a_waiter("b")])
+    mirror.take_usage(Usage(claims={ClaimKey("default", "a"): Used(1, 0.0)}))
+    (row,) = views.fleet(mirror, ADMIN)["namespaces"]["items"]
+    assert row["used"] == {"memoryMiB": 1, "cores": 0.0, "known": 1, "of": 1}
+
+
+def test_the_reason_for_which_use_is_unknown_is_told() -> None:
+    mirror = a_mirror(claims=[a_holder("a")])
+    mirror.take_usage(Usage(problem="Prometheus does not answer"))
+    for found in (
+        views.fleet(mirror, ADMIN),
+        nodes(mirror),
+        views.node(mirror, ADMIN, "node-0"),
+        claims(mirror),
+        views.claim(mirror, ADMIN, ClaimKey("default", "a"), now=NOW),
+    ):
+        assert found["usage"]["problem"] == "Prometheus does not answer"

@@ -60,6 +60,28 @@ function share({ held, given }, shown, label) {
   return el("div", { class: "amount" }, text, meter);
 }
 
+// What is used, beside what is allocated: a thin bar of its own. Unknown is never drawn as zero.
+function usedOf(used, field, given, shown, label) {
+  const amount = used?.[field] ?? null;
+  if (amount === null) return el("div", { class: "used faint" }, "use unknown");
+  const some = used.of > used.known ? `, known for ${count(used.known)} of ${count(used.of)}` : "";
+  const text = `${shown(amount)} used${some}`;
+  const meter = el("div", { class: "segments thin", role: "meter", "aria-label": `${label} in use: ${text}`,
+    "aria-valuemin": 0, "aria-valuemax": Math.max(given, amount, 1), "aria-valuenow": amount, "aria-valuetext": text },
+    segment(amount, given, { class: "in-use" }));
+  return el("div", { class: "used" }, meter, text);
+}
+
+const memoryUsed = (used, given, label) => usedOf(used, "memoryMiB", given, mib, label);
+const coresUsed = (used, given, label, shown = cores) => usedOf(used, "cores", given, shown, label);
+
+// One line about use that is not known, or not this visitor's to see.
+function notes({ usage }) {
+  const hidden = usage.hidden && "The use of GPUs that claims of other namespaces hold is not shown.";
+  return [usage.problem && `Use is not known: ${usage.problem}.`, hidden].filter(Boolean)
+    .map((text) => el("p", { class: "faint note" }, text));
+}
+
 // A <meter> is drawn with half its height in Chromium, and its parts differ between browsers.
 function segment(amount, given, attributes = {}) {
   const made = el("span", { ...attributes, class: `segment ${attributes.class ?? ""}` });
@@ -67,6 +89,8 @@ function segment(amount, given, attributes = {}) {
   return made;
 }
 
+const beneath = (...parts) => el("div", { class: "beneath" }, parts);
+const hundredth = (number) => `${Math.round(number)} %`;
 const cores = (hundredths) => (hundredths / 100).toLocaleString("en", { maximumFractionDigits: 2 });
 const count = (number) => number.toLocaleString("en");
 const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
@@ -125,8 +149,8 @@ function fleet(found) {
     sums.push(
       ["Nodes", link("#/nodes", count(devices.nodes)), tally(devices.nodeStates)],
       ["Devices", count(devices.total), tally(devices.states)],
-      ["Memory allocated", percent(part(memory)), share(memory, mib, "Memory")],
-      ["Compute allocated", percent(part(devices.cores)), share(devices.cores, cores, "Compute, devices")],
+      ["Memory allocated", percent(part(memory)), share(memory, mib, "Memory"), memoryUsed(devices.used, memory.given, "Memory")],
+      ["Compute allocated", percent(part(devices.cores)), share(devices.cores, cores, "Compute, devices"), coresUsed(devices.used, 100 * devices.total, "Compute, devices")],
       ["Slots taken", count(devices.slots.held), share(devices.slots, count, "Slots")],
       ["Fragmentation", percent(fragmentation.ratio), `${mib(fragmentation.splitMiB)} of ${mib(fragmentation.freeMiB)} free memory is on devices that are partly used`],
     );
@@ -142,7 +166,7 @@ function fleet(found) {
     sums.length = 0;
     made.push(el("p", { class: "faint" }, "You may list claims in no namespace that has any, so claims are not shown."));
   }
-  if (sums.length) made.push(tiles(...sums));
+  if (sums.length) made.push(tiles(...sums), ...notes(found));
   const beside = [];
   if (claims.waiting) {
     beside.push(section("Why they wait", table("Why claims wait",
@@ -158,13 +182,15 @@ function fleet(found) {
   made.push(el("div", { class: "beside" }, beside));
   const rows = found.namespaces.items.map((each) => [
     link(`#/claims?namespace=${encodeURIComponent(each.name)}`, each.name),
-    count(each.claims), count(each.waiting), mib(each.memoryMiB), cores(each.cores)]);
+    count(each.claims), count(each.waiting),
+    beneath(mib(each.memoryMiB), memoryUsed(each.used, each.memoryMiB, `Memory of ${each.name}`)),
+    beneath(cores(each.cores), coresUsed(each.used, each.cores, `Compute of ${each.name}`))]);
   const { others, namespaces } = found;
   if (others?.claims) {
     rows.push([el("span", { class: "faint" }, "namespaces that you may not read"), count(others.claims), count(others.waiting), mib(others.memoryMiB), cores(others.cores)]);
   }
   made.push(el("h2", null, "Namespaces"), table("Namespaces",
-    [{ text: "Namespace" }, { text: "Claims", number: true }, { text: "Waiting", number: true }, { text: "Memory", number: true }, { text: "Compute, devices", number: true }], rows));
+    [{ text: "Namespace" }, { text: "Claims", number: true }, { text: "Waiting", number: true }, { text: "Memory" }, { text: "Compute, devices" }], rows));
   if (namespaces.total > namespaces.items.length) {
     made.push(el("p", { class: "faint" }, `and ${count(namespaces.total - namespaces.items.length)} more namespaces that hold less`));
   }
@@ -172,7 +198,7 @@ function fleet(found) {
 }
 
 function nodes(found, query) {
-  return [heading("Nodes"), filter(query, "Name", found.states),
+  return [heading("Nodes"), filter(query, "Name", found.states), ...notes(found),
     table("Nodes", [
       { text: "Node", order: "name" }, { text: "State" }, { text: "Devices", order: "devices", number: true },
       { text: "Memory", order: "memory" }, { text: "Compute, devices", order: "cores" },
@@ -180,7 +206,8 @@ function nodes(found, query) {
       { text: "Claims", order: "claims", number: true }, { text: "Models" }],
     found.items.map((row) => [
       link(path("nodes", row.name), row.name), state(row.state), count(row.devices),
-      share(row.memory, mib, `Memory of ${row.name}`), share(row.cores, cores, `Compute of ${row.name}`),
+      beneath(share(row.memory, mib, `Memory of ${row.name}`), memoryUsed(row.used, row.memory.given, `Memory of ${row.name}`)),
+      beneath(share(row.cores, cores, `Compute of ${row.name}`), coresUsed(row.used, 100 * row.devices, `Compute of ${row.name}`)),
       mib(row.memory.given - row.memory.held), mib(row.splitMiB), count(row.claims), row.models.join(", ")]),
     { query, empty: "no node matches" }),
     pages(found, query)];
@@ -189,16 +216,17 @@ function nodes(found, query) {
 function node(found) {
   return [heading(`Node ${found.name}`, state(found.state)),
     tiles(["Devices", count(found.devices), tally(found.states), found.models.join(", ")],
-      ["Memory allocated", percent(part(found.memory)), share(found.memory, mib, "Memory")],
-      ["Compute allocated", percent(part(found.cores)), share(found.cores, cores, "Compute, devices")],
+      ["Memory allocated", percent(part(found.memory)), share(found.memory, mib, "Memory"), memoryUsed(found.used, found.memory.given, "Memory")],
+      ["Compute allocated", percent(part(found.cores)), share(found.cores, cores, "Compute, devices"), coresUsed(found.used, 100 * found.devices, "Compute, devices")],
       ["Claims", count(found.claims), share(found.slots, count, "Slots")]),
+    ...notes(found),
     el("h2", null, "Devices"),
     table("Devices", [{ text: "Device" }, { text: "Model" }, { text: "State" }, { text: "Mode" },
       { text: "Memory" }, { text: "Compute" }, { text: "Slots", number: true }, { text: "Held by" }],
     found.items.map((device) => [
       [`${device.index ?? "–"} `, el("code", null, device.uuid || device.name)], device.model, state(device.state), device.mode,
-      segments(device),
-      share(device.cores, (number) => `${number} %`, `Compute of ${device.uuid}`),
+      beneath(segments(device), memoryUsed(device.used, device.memory.given, `Memory of ${device.uuid}`)),
+      beneath(share(device.cores, hundredth, `Compute of ${device.uuid}`), coresUsed(device.used, 100, `Compute of ${device.uuid}`, hundredth)),
       `${device.slots.held}/${device.slots.given}`, holders(device)]))];
 }
 
@@ -215,8 +243,14 @@ function segments({ uuid, memory, holders: named, others }) {
   return el("div", { class: "amount" }, text, bar);
 }
 
+// What a claim uses, as text after what it holds.
+function inUse(used) {
+  if (!used) return "";
+  return `; uses ${mib(used.memoryMiB)}${used.cores === null ? "" : `, ${hundredth(used.cores)}`}`;
+}
+
 function holders({ holders: named, others }) {
-  const amounts = (use) => ` ${mib(use.memoryMiB)}${use.cores ? `, ${use.cores} %` : ""}`;
+  const amounts = (use) => ` ${mib(use.memoryMiB)}${use.cores ? `, ${use.cores} %` : ""}${inUse(use.used)}`;
   const items = named.map((each) => el("li", null,
     link(path("claims", each.namespace, each.name), `${each.namespace}/${each.name}`), amounts(each)));
   if (others.claims) {
@@ -229,15 +263,17 @@ function claims(found, query) {
   const hidden = found.others ? el("p", { class: "faint" },
     `${count(found.others)} claims are in namespaces that you may not read.`) : null;
   return [heading(query.get("state") === "Waiting" ? "Waiting claims" : "Claims"),
-    filter(query, "Name or pod", found.states, found.namespaces),
+    filter(query, "Name or pod", found.states, found.namespaces), ...notes({ usage: { ...found.usage, hidden: false } }),
     table("Claims", [
       { text: "Claim", order: "name" }, { text: "State", order: "state" },
       { text: "Why", order: "reason" }, { text: "Request" }, { text: "Node", order: "node" }, { text: "Pod" },
-      { text: "Memory", order: "memory", number: true }, { text: "For", order: "since", number: true }],
+      { text: "Memory", order: "memory" }, { text: "Compute" }, { text: "For", order: "since", number: true }],
     found.items.map((row) => [
       link(path("claims", row.namespace, row.name), `${row.namespace}/${row.name}`), state(row.state), why(row), row.asks,
       row.node ? link(path("nodes", row.node), row.node) : "", row.pod,
-      row.node ? mib(row.memoryMiB) : "–", since(row.since)]),
+      row.node ? beneath(mib(row.memoryMiB), memoryUsed(row.used, row.memoryMiB, `Memory of ${row.name}`)) : "–",
+      row.node ? beneath(row.cores ? hundredth(row.cores) : "no share", coresUsed(row.used, row.cores || 100, `Compute of ${row.name}`, hundredth)) : "–",
+      since(row.since)]),
     { query, empty: found.others && !found.namespaces.length ? "you may list claims in no namespace that has any" : "no claim matches" }),
     pages(found, query), hidden];
 }
@@ -249,7 +285,9 @@ function claim(found) {
   const { why: said } = found;
   const made = [heading(`Claim ${found.namespace}/${found.name}`, state(found.state)),
     facts([["For", since(found.since)], ["Request", found.asks],
-      ["Pod", found.pod], ["Node", found.node && link(path("nodes", found.node), found.node)]])];
+      ["Pod", found.pod], ["Node", found.node && link(path("nodes", found.node), found.node)],
+      ["Memory", found.node && beneath(mib(found.memoryMiB), memoryUsed(found.used, found.memoryMiB, "Memory"))],
+      ["Compute", found.node && beneath(found.cores ? hundredth(found.cores) : "no share", coresUsed(found.used, found.cores || 100, "Compute", hundredth))]])];
   if (!said) return made;
   const text = [said.reason, said.message].filter(Boolean).join(": ");
   made.push(el("h2", null, found.node ? "Why here" : "Why it waits"));
