@@ -56,13 +56,13 @@ from vgpu_operator.certificates.names import (
     WEBHOOK_SECRET,
 )
 from vgpu_operator.cli.hami_installation import (
-    is_hamis_plugin,
     is_hamis_scheduler,
     is_hamis_webhook,
     runs_beside,
     scheduler_of,
 )
 from vgpu_operator.cli.installed import installed_config
+from vgpu_operator.cli.other_plugins import is_hamis_plugin, is_nvidias_plugin
 from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, POLICIES
 from vgpu_operator.cli.users import users_of
 from vgpu_operator.engine.gpu_pod import gpu_pod_of
@@ -153,7 +153,6 @@ _EXPIRES = timedelta(days=7)
 _LEASE_SLACK_S = 60.0
 """The holder of a Lease sets its times, and its clock may differ from the API server's."""
 _LONG_S = 600.0
-_NVIDIA_PLUGIN = re.compile(r"(^|/)k8s-device-plugin[:@]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -777,9 +776,8 @@ def _neighbours(seen: Snapshot) -> Iterator[CheckResult]:
     for daemon_set in seen.of(DAEMON_SETS):
         if _is_ours(daemon_set):
             continue
-        metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]["spec"]
-        images = [container.get("image", "") for container in template.get("containers") or ()]
-        if "nvidia-device-plugin" in metadata["name"] or any(map(_NVIDIA_PLUGIN.search, images)):
+        metadata = daemon_set["metadata"]
+        if is_nvidias_plugin(daemon_set):
             text = (
                 f"NVIDIA's device plugin {metadata['namespace']}/{metadata['name']} also registers "
                 f"{seen.config.nvidia.resource_count_name}: the kubelet keeps one of the two"

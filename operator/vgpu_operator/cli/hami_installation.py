@@ -18,10 +18,10 @@ from vgpu_api.vendors import kinds
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_operator.cli.foreign_parts import without_foreign_parts
+from vgpu_operator.cli.other_plugins import COMPONENT, PLUGIN
 from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
 
-COMPONENT = "app.kubernetes.io/component"
-SCHEDULER, PLUGIN = "hami-scheduler", "hami-device-plugin"
+SCHEDULER = "hami-scheduler"
 _WEBHOOK = "vgpu.hami.io"
 _CONFIG_MAPS = ("hami-scheduler-device", "hami-device-config", "hami-device-plugin")
 """ConfigMaps that people create by these names from HAMi's documents, without the labels."""
@@ -113,12 +113,6 @@ async def read_installation(api: Api) -> HamiInstallation:
 def is_hamis_webhook(configuration: Object) -> bool:
     """Return True if HAMi's chart made this webhook configuration."""
     return any(hook.get("name") == _WEBHOOK for hook in configuration.get("webhooks") or ())
-
-
-def is_hamis_plugin(daemon_set: Object) -> bool:
-    """Return True if a DaemonSet runs HAMi's device plugin."""
-    labels: Mapping[str, str] = daemon_set["metadata"].get("labels") or {}
-    return labels.get(COMPONENT) == PLUGIN
 
 
 def is_hamis_scheduler(deployment: Object) -> bool:

@@ -29,8 +29,9 @@ from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import AlreadyExists, Conflict, NotFound
 from vgpu_client.transport import Object
-from vgpu_operator.cli.hami_installation import COMPONENT, PLUGIN, HamiInstallation, place_of
+from vgpu_operator.cli.hami_installation import HamiInstallation, place_of
 from vgpu_operator.cli.listing import CannotAnswer, listed
+from vgpu_operator.cli.other_plugins import COMPONENT, PLUGIN
 from vgpu_operator.cli.printing import Printer
 from vgpu_operator.cli.release_node import release
 from vgpu_operator.cli.users import users_of

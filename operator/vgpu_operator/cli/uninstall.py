@@ -17,6 +17,8 @@ from typing import Any
 from vgpu_api.names import (
     ANNOTATION_FROM_HAMI,
     FINALIZER_IN_USE,
+    HAMI_NODE_RECORDS,
+    LABEL_HELD_FOR,
     LABEL_NODE_AGENT,
     NODE_ANNOTATIONS,
     PART_OF_LABEL,
@@ -40,6 +42,7 @@ from vgpu_client.clock import Clock
 from vgpu_client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from vgpu_client.transport import Object
 from vgpu_operator.cli.cleaner import CLEANER, cleaner_of
+from vgpu_operator.cli.other_plugins import is_hamis_plugin, is_nvidias_plugin
 from vgpu_operator.cli.users import Users, delete_pods, users_of
 
 _ADMISSION = "admissionregistration.k8s.io"
@@ -92,6 +95,33 @@ _CAPACITY_STEADY_S = 25.0
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class OthersNodes:
+    """The nodes on which another program's device plugin has a pod.
+
+    Attributes:
+        hamis: HAMi's. HAMi's annotations of these nodes are its own.
+        nvidias: NVIDIA's.
+    """
+
+    hamis: frozenset[str] = frozenset()
+    nvidias: frozenset[str] = frozenset()
+
+    def annotations(self, node: Object) -> list[str]:
+        """Return the annotations of a node that are ours to remove."""
+        own = [key for key in NODE_ANNOTATIONS if _annotated(node["metadata"], key)]
+        if _name(node) in self.hamis:
+            return [key for key in own if key not in HAMI_NODE_RECORDS]
+        return own
+
+    def amounts(self, node: Object, resource: str) -> list[str]:
+        """Return where a node's status has a capacity that is ours to remove."""
+        if _name(node) in self.hamis | self.nvidias:
+            return []
+        status = node.get("status") or {}
+        return [key for key in ("capacity", "allocatable") if resource in (status.get(key) or {})]
+
+
 @dataclass(slots=True)
 class Removal:
     """The objects to remove.
@@ -102,6 +132,7 @@ class Removal:
         users: Pods that use devices, or may.
         devices: GPUDevices.
         nodes: Nodes with vgpu's annotations or the resource's capacity.
+        others: Nodes whose capacity stays, because another device plugin serves them.
         agents: The agents' DaemonSets, from which the cleaners are derived.
     """
 
@@ -110,6 +141,7 @@ class Removal:
     users: Users = field(default_factory=Users)
     devices: list[str] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
     agents: list[Object] = field(default_factory=list)
 
     def lines(self, resource: str) -> list[str]:
@@ -135,6 +167,11 @@ class Removal:
             clean,
             f"delete {len(self.devices)} GPUDevices",
             f"remove {resource} and {', '.join(NODE_ANNOTATIONS)} from {len(self.nodes)} nodes",
+            *(
+                [f"leave {resource} on nodes of another device plugin: {', '.join(self.others)}"]
+                if self.others
+                else ()
+            ),
             *(f"delete {line}" for line in rest),
         ]
 
@@ -184,9 +221,14 @@ class Uninstall:
                 plan.agents = [obj for obj in found if _is_agent(obj)]
         claims = await self._list(VGPU_CLAIMS)
         plan.claims = [_name(claim) for claim in claims]
-        plan.users = users_of(claims, await self._list(PODS))
+        # A pod that another program gave its devices goes on without us.
+        own = [claim for claim in claims if not _is_held(claim)]
+        plan.users = users_of(own, await self._list(PODS))
         plan.devices = [_name(device) for device in await self._list(GPU_DEVICES)]
-        plan.nodes = [_name(node) for node in await self._list(NODES) if self._is_marked(node)]
+        others = await self._others_nodes()
+        nodes = await self._list(NODES)
+        plan.nodes = [_name(node) for node in nodes if self._is_marked(node, others)]
+        plan.others = sorted(others.hamis | others.nvidias)
         return plan
 
     def obstacles(self, plan: Removal) -> list[str]:
@@ -299,9 +341,11 @@ class Uninstall:
         await self._delete(GPU_DEVICES, await self._list(GPU_DEVICES))
         steady = waited = 0.0
         while True:
-            marked = [node for node in await self._list(NODES) if self._is_marked(node)]
+            others = await self._others_nodes()
+            nodes = await self._list(NODES)
+            marked = [node for node in nodes if self._is_marked(node, others)]
             for node in marked:
-                await self._unmark(node)
+                await self._unmark(node, others)
             # The kubelet of a node that is not Ready does not write anything back.
             alive = [node for node in marked if _is_ready(node)]
             steady = 0.0 if alive else steady + _NODES_POLL_S
@@ -336,28 +380,28 @@ class Uninstall:
         )
         self._say(f"  {_word(kind)} {_name(claim)}: finalizer removed")
 
-    async def _unmark(self, node: Object) -> None:
-        name, metadata, status = _name(node), node["metadata"], node.get("status") or {}
-        annotations = {key: None for key in NODE_ANNOTATIONS if _annotated(metadata, key)}
+    async def _others_nodes(self) -> OthersNodes:
+        daemon_sets = await self._list(DAEMON_SETS)
+        hamis = await self._pods_of(filter(is_hamis_plugin, daemon_sets))
+        nvidias = await self._pods_of(filter(is_nvidias_plugin, daemon_sets))
+        return OthersNodes(_nodes_of(hamis), _nodes_of(nvidias))
+
+    async def _unmark(self, node: Object, others: OthersNodes) -> None:
+        name = _name(node)
+        annotations = dict.fromkeys(others.annotations(node))
         # A node that was taken over from HAMi has the label from `kubectl vgpu migrate`. On other
         # nodes the label is the administrator's, such as `off`, and stays.
         labels = {LABEL_NODE_AGENT: None} if ANNOTATION_FROM_HAMI in annotations else {}
         if annotations:
             written = {"metadata": {"annotations": annotations, "labels": labels}}
             await self._api.merge_patch(NODES, name, written)
-        shown = {
-            amounts: {self._resource: None}
-            for amounts in ("capacity", "allocatable")
-            if self._resource in (status.get(amounts) or {})
-        }
-        if shown:
+        amounts = others.amounts(node, self._resource)
+        if amounts:
+            shown = {each: {self._resource: None} for each in amounts}
             await self._api.merge_patch(NODES, name, {"status": shown}, subresource="status")
 
-    def _is_marked(self, node: Object) -> bool:
-        status = node.get("status") or {}
-        return any(_annotated(node["metadata"], key) for key in NODE_ANNOTATIONS) or any(
-            self._resource in (status.get(amounts) or {}) for amounts in ("capacity", "allocatable")
-        )
+    def _is_marked(self, node: Object, others: OthersNodes) -> bool:
+        return bool(others.annotations(node) or others.amounts(node, self._resource))
 
     async def _uncleaned(self, cleaner: Object) -> Sequence[str]:
         """Return the nodes that are not clean yet, or a placeholder while they are unknown."""
@@ -443,6 +487,14 @@ def _is_agent(daemon_set: Object) -> bool:
         labels.get("app.kubernetes.io/component") == "nodeagent"
         and daemon_set["metadata"]["name"] != CLEANER
     )
+
+
+def _nodes_of(pods: Iterable[Object]) -> frozenset[str]:
+    return frozenset(node for pod in pods if (node := pod["spec"].get("nodeName")))
+
+
+def _is_held(claim: Object) -> bool:
+    return LABEL_HELD_FOR in (claim["metadata"].get("labels") or {})
 
 
 def _annotated(metadata: Mapping[str, Any], key: str) -> bool:

@@ -17,7 +17,10 @@ from vgpu_api.names import (
     AGENT_NAMESPACE,
     ANNOTATION_FROM_HAMI,
     FINALIZER_IN_USE,
+    HAMI,
+    HAMI_NODE_HANDSHAKE,
     HAMI_NODE_REGISTER,
+    LABEL_HELD_FOR,
     LABEL_NODE_AGENT,
     ON,
     OPERATOR_USER,
@@ -199,6 +202,85 @@ async def test_a_node_that_was_taken_over_from_hami_keeps_no_trace_of_that() -> 
     assert await carried_out(cluster) == []
     metadata = cluster.objects[("nodes", "", "node-1")]["metadata"]
     assert (metadata["annotations"], metadata["labels"]) == ({}, {"pool": "stays"})
+
+
+def a_plugin(name: str, labels: Mapping[str, str], image: str) -> dict[str, Any]:
+    """Return the DaemonSet of another program's device plugin."""
+    return {
+        "metadata": {"name": name, "namespace": "kube-system", "labels": {**labels}},
+        "spec": {
+            "selector": {"matchLabels": {"plugin": name}},
+            "template": {"spec": {"containers": [{"name": "plugin", "image": image}]}},
+        },
+    }
+
+
+PLUGINS = (
+    a_plugin("hami-dp", {"app.kubernetes.io/component": "hami-device-plugin"}, "hami:v2.10"),
+    a_plugin("nvdp", {}, "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+)
+
+
+def beside(cluster: Cluster, plugin: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Add a node on which another device plugin runs; return the node."""
+    cluster.put(DAEMON_SETS, copy.deepcopy(dict(plugin)))
+    pod = {"name": "plugin-0", "namespace": "kube-system"}
+    labels = plugin["spec"]["selector"]["matchLabels"]
+    cluster.put(
+        PODS, {"metadata": {**pod, "labels": labels}, "spec": {"nodeName": node}, "status": {}}
+    )
+    wire = a_node(node).to_wire()
+    wire["metadata"]["annotations"] = {HAMI_NODE_REGISTER: "[]", HAMI_NODE_HANDSHAKE: "Requesting"}
+    wire["status"]["capacity"] = {"nvidia.com/gpu": "80"}
+    cluster.put(NODES, wire)
+    return cluster.objects[("nodes", "", node)]
+
+
+async def test_a_node_of_hamis_keeps_what_hami_wrote_and_its_capacity() -> None:
+    cluster = installed()
+    node = beside(cluster, PLUGINS[0], "node-2")
+    before = copy.deepcopy(node)
+    plan = await uninstall(cluster).plan()
+    assert (plan.nodes, plan.others) == (["node-1"], ["node-2"])
+    assert "leave nvidia.com/gpu on nodes of another device plugin: node-2" in plan.lines(
+        "nvidia.com/gpu"
+    )
+    assert await carried_out(cluster) == []
+    assert cluster.objects[("nodes", "", "node-2")] == before
+    assert cluster.objects[("nodes", "", "node-1")]["status"]["capacity"] == {"cpu": "8"}
+    assert ("daemonsets", "kube-system", "hami-dp") in cluster.objects
+
+
+async def test_a_node_that_is_being_given_back_loses_our_words_only() -> None:
+    cluster = installed()
+    node = beside(cluster, PLUGINS[0], "node-2")
+    node["metadata"]["annotations"][ANNOTATION_FROM_HAMI] = "{}"
+    node["metadata"]["labels"] = {LABEL_NODE_AGENT: ON, "gpu": "on"}
+    assert await carried_out(cluster) == []
+    left = cluster.objects[("nodes", "", "node-2")]
+    assert left["metadata"]["annotations"].keys() == {HAMI_NODE_REGISTER, HAMI_NODE_HANDSHAKE}
+    assert left["metadata"]["labels"] == {"gpu": "on"}
+    assert left["status"]["capacity"] == {"nvidia.com/gpu": "80"}
+
+
+async def test_nvidias_plugin_keeps_its_capacity_and_our_register_goes() -> None:
+    cluster = installed()
+    beside(cluster, PLUGINS[1], "node-2")
+    assert await carried_out(cluster) == []
+    left = cluster.objects[("nodes", "", "node-2")]
+    assert left["metadata"]["annotations"] == {}
+    assert left["status"]["capacity"] == {"nvidia.com/gpu": "80"}
+
+
+async def test_a_pod_of_hamis_whose_devices_a_claim_held_goes_on() -> None:
+    cluster = installed(pod=True)
+    claim = cluster.objects[("vgpuclaims", "default", "held")]
+    claim["metadata"]["labels"] = {LABEL_HELD_FOR: HAMI}
+    work = uninstall(cluster, delete_pods=True)
+    plan = await work.plan()
+    assert (len(plan.users), work.obstacles(plan)) == (0, [])
+    assert await work.carry_out(plan) == []
+    assert ("pods", "default", "user") in cluster.objects
 
 
 async def test_a_label_that_keeps_the_agent_away_stays_with_its_administrator() -> None:
