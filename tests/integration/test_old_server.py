@@ -208,7 +208,8 @@ def test_a_server_of_1_20_is_told_in_one_line(
 ) -> None:
     code = main([*with_a_file(arguments, tmp_path), "--kubeconfig", str(old)])
     said = capsys.readouterr()
-    if arguments[0] in FIND_OUT:
+    # Admission is judged without anything of ours.
+    if arguments[0] in FIND_OUT or "--admit" in arguments:
         assert code in (0, 1)
         assert said.out != ""
         assert all(line.startswith("kubectl vgpu: ") for line in said.err.splitlines())

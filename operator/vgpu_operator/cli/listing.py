@@ -49,6 +49,10 @@ class CannotAnswer(VgpuError):
     """The command has no answer; the message is one sentence for the user."""
 
 
+class NotInstalled(CannotAnswer):
+    """The cluster does not serve a kind of vgpu's."""
+
+
 @dataclass(frozen=True, slots=True)
 class GetQuery:
     """The objects to show, and the output format.
@@ -169,7 +173,7 @@ async def listed(
     """List the objects of a kind.
 
     Raises:
-        CannotAnswer: The cluster does not serve the kind.
+        CannotAnswer: The cluster does not serve the kind; `NotInstalled` if that is one of vgpu's.
         ClientError: The API server is unreachable or refuses the request.
     """
     try:
@@ -179,7 +183,7 @@ async def listed(
             raise CannotAnswer(
                 f"the server does not serve {resource.plural}: it is not a Kubernetes API server"
             ) from error
-        raise CannotAnswer(
+        raise NotInstalled(
             f"the cluster does not serve {resource.plural}.{resource.group}: vgpu is not "
             "installed, or another version of it"
         ) from error

@@ -46,7 +46,7 @@ async def read_cluster(api: Api) -> LiveCluster:
 
     Raises:
         ClientError: The API server is unreachable, or refuses nodes, devices, quotas or claims.
-        CannotAnswer: vgpu is not installed in the cluster.
+        NotInstalled: vgpu is not installed in the cluster.
     """
     installed = await installation(api)
     config = installed.config

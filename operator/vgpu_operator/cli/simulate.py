@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -157,9 +158,27 @@ class _Simulation(Simulation[Result]):
 
 def _cluster(options: argparse.Namespace) -> WholeCluster:
     if options.state is None:
-        return asyncio.run(_live_cluster(options))
+        return _installed_cluster(options)
     source = str(options.state)
     return PaperCluster(read_state(json_file(options.state), source=source), source=source)
+
+
+def _installed_cluster(options: argparse.Namespace) -> WholeCluster:
+    # Imported only here, because the client's libraries take most of a second to load.
+    from vgpu_operator.cli.listing import NotInstalled
+
+    try:
+        return asyncio.run(_live_cluster(options))
+    except NotInstalled:
+        if not options.admit:
+            raise
+    # Admission can be asked about before anything is installed.
+    print(
+        "kubectl vgpu: vgpu is not installed in this cluster, so only admission is judged: "
+        "NoGPUNodes means that the pod would be accepted",
+        file=sys.stderr,
+    )
+    return PaperCluster(read_state({}, source="state"), source="state")
 
 
 async def _live_cluster(options: argparse.Namespace) -> WholeCluster:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from vgpu_operator.cli import simulate
 from vgpu_operator.cli.__main__ import main
+from vgpu_operator.cli.listing import NotInstalled
 
 STATE: dict[str, Any] = {
     "nodes": [
@@ -198,6 +200,24 @@ def test_admission_completes_the_pod_before_it_is_placed(run: Callable[..., tupl
     pod["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpumem": "4Gi"}
     answer = simulated(run, "--admit", pod=pod)
     assert answer["devices"][0]["memoryMiB"] == 4096
+
+
+def test_admission_is_judged_where_vgpu_is_not_installed(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+):
+    async def not_installed(_: object) -> None:
+        raise NotInstalled("the cluster does not serve gpudevices.vgpu.dev")
+
+    monkeypatch.setattr(simulate, "_live_cluster", not_installed)
+    status, out, err = run("--admit", file=a_raw_pod(gpu=1))
+    assert (status, out.splitlines()[0]) == (0, "pod: refused: NoGPUNodes")
+    assert "vgpu is not installed in this cluster, so only admission is judged" in err
+    status, _, err = run("--admit", file=a_raw_pod(gpu=1, gpucores=150))
+    assert status == 2
+    assert "spec.containers[0].resources.limits[nvidia.com/gpucores]: Invalid value: 150" in err
+    status, out, err = run(file=a_raw_pod(gpu=1))
+    assert (status, out) == (2, "")
+    assert "does not serve gpudevices" in err
 
 
 def test_cases_are_answered_line_by_line_and_a_bad_pod_does_not_stop_the_others(
