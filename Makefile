@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images install images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-claims e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images install images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-claims e2e-rollouts e2e-uninstall e2e-chart e2e-migrate bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,10 @@ e2e-uninstall: $(SETUP)  ## install and uninstall a real node, also half removed
 e2e-chart: $(SETUP)  ## install, upgrade and uninstall the Helm chart on a real node (root; 10 min)
 	@bash tests/cluster/cluster.sh build
 	@VGPU_TEST_CLUSTER=node-alone $(BIN)/pytest tests/e2e/test_alone_chart.py -o timeout_func_only=true $(PYTEST_ARGS)
+
+e2e-migrate: $(SETUP)  ## move a real node from a played HAMi and back, with pods running (root; 5 min) -> build/e2e/migrate.json
+	@bash tests/cluster/cluster.sh build
+	@VGPU_TEST_CLUSTER=node-alone $(BIN)/pytest tests/e2e/test_alone_migrate_hami.py -o timeout_func_only=true $(PYTEST_ARGS)
 
 bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 
@@ -331,7 +335,7 @@ ci-steps: lint shape
 	@$(MAKE) chaos SEED=1
 
 # docs/development.md says which part a change to which room must pass before it is done.
-nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, scale, campaigns, rollouts, uninstall, chart, the page, a soak (hours)
+nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, scale, campaigns, rollouts, uninstall, chart, migration, the page, a soak (hours)
 	@$(MAKE) test PYTEST_ARGS="--hypothesis-profile=nightly"
 	@$(MAKE) -C libvgpu test-worlds coverage lookups ubsan tsan fuzz
 	@$(MAKE) arm64
@@ -339,7 +343,7 @@ nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, sca
 	@$(MAKE) campaign SEED=$$(date +%s) RUNS=1000
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
 	@$(MAKE) chaos SEED=1 CLUSTER=real
-	@$(MAKE) chaos-agent e2e-claims e2e-rollouts e2e-uninstall e2e-chart web-check soak
+	@$(MAKE) chaos-agent e2e-claims e2e-rollouts e2e-uninstall e2e-chart e2e-migrate web-check soak
 
 clean:  ## remove what was built in the tree
 	@$(MAKE) -C libvgpu clean

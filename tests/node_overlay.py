@@ -48,9 +48,30 @@ def write_adaptation(
         "resources": ["rendered.yaml"],
         "configMapGenerator": [{**machine, "files": ["machine.txt", "set-up.sh"]}],
         "patches": [*({"path": name} for name in patches), *more],
-        "images": [{"name": "registry.invalid/vgpu/nodeagent", "newTag": "dev"}],
+        "images": [
+            {"name": "registry.invalid/vgpu/nodeagent", "newTag": "dev"},
+            {
+                "name": "registry.k8s.io/kube-scheduler",
+                "newName": "registry.invalid/vgpu/kube",
+                "newTag": "dev",
+            },
+        ],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+
+
+def adapted_beside_hami(kubectl: Path) -> str:
+    """Return the objects of overlays/beside-hami, adapted to the node.
+
+    Args:
+        kubectl: The program.
+    """
+    with tempfile.TemporaryDirectory(prefix="vgpu-overlay-") as name:
+        folder = Path(name).resolve()
+        rendered = _kustomized(kubectl, MANIFESTS / "overlays" / "beside-hami")
+        (folder / "rendered.yaml").write_text(rendered)
+        write_adaptation(folder)
+        return _kustomized(kubectl, folder)
 
 
 def adapted_claims(kubectl: Path) -> str:

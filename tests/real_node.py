@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from node_overlay import CLUSTER, adapted_claims
+from node_overlay import CLUSTER, adapted_beside_hami, adapted_claims
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -45,16 +45,21 @@ class RealNode:
         """Start the node with the project in mode Claims, and with ResourceSlices."""
         self._script("cluster.sh", "build", limit_s=3600)
         self.on()
-        kubectl = Path(_programs("kubernetes")) / "kubectl"
-        apply = ("apply", "--server-side", "-f", "-")
-        self.kubectl(*apply, given=adapted_claims(kubectl), limit_s=120)
-        for namespace, workload in (
-            (SYSTEM, "deployment/vgpu-operator"),
-            (SYSTEM, "deployment/vgpu-webhook"),
-            (AGENTS, "daemonset/vgpu-nodeagent"),
-        ):
-            status = ("-n", namespace, "rollout", "status", workload, "--timeout=180s")
-            self.kubectl(*status, limit_s=190)
+        self._roll_out(adapted_claims(_kubectl()), "operator", "webhook")
+        self._wait_for_rollout(AGENTS, "daemonset/vgpu-nodeagent")
+
+    def install_beside_hami(self) -> None:
+        """Install the project on the running node, beside a HAMi."""
+        self._roll_out(adapted_beside_hami(_kubectl()), "operator", "webhook", "scheduler")
+
+    def _roll_out(self, manifests: str, *deployments: str) -> None:
+        self.kubectl("apply", "--server-side", "-f", "-", given=manifests, limit_s=120)
+        for name in deployments:
+            self._wait_for_rollout(SYSTEM, f"deployment/vgpu-{name}")
+
+    def _wait_for_rollout(self, namespace: str, workload: str) -> None:
+        status = ("-n", namespace, "rollout", "status", workload, "--timeout=180s")
+        self.kubectl(*status, limit_s=190)
 
     def off(self) -> None:
         """Cut the node's power."""
@@ -324,6 +329,10 @@ def a_slice(memory_mib: int, *, cores: int = 0) -> Json:
 
 def _listed(objects: Sequence[Json]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def _kubectl() -> Path:
+    return Path(_programs("kubernetes")) / "kubectl"
 
 
 def _programs(what: str) -> str:
