@@ -74,6 +74,7 @@ _EVENT_MAKERS: dict[str, int | None] = {
 }
 """The calls that make events, and the position of the reason where it is not named."""
 _STATUSES = frozenset({"True", "False", "Unknown"})
+_FINDINGS = frozenset({"Finding", "ClaimFinding"})
 _QUALIFIED = re.compile(r"(?:[a-z0-9-]+\.)+[a-z]{2,}/[A-Za-z0-9][\w.-]*\w")
 _OURS = re.compile(r"(?<![\w./-])(?:vgpu\.dev|hami\.io)/[A-Za-z0-9][\w.-]*\w")
 _KUBERNETES = re.compile(r"(?:.*\.)?(?:k8s|kubernetes)\.io/.*")
@@ -97,7 +98,7 @@ def findings() -> Words:
     """Return the names of the findings of `kubectl vgpu audit`."""
     found: Words = {}
     for file, call in _calls("nodeagent/vgpu_nodeagent", "operator/vgpu_operator/cli"):
-        if _name(call.func) == "Finding" and (word := _text(call.args[0] if call.args else None)):
+        if _name(call.func) in _FINDINGS and (word := _text(call.args[0] if call.args else None)):
             found.setdefault(word, _at(file, call))
     return found
 

@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClaimFinding:
     """A ResourceClaim that disagrees with its VGPUClaim.
 
     Attributes:
@@ -42,7 +42,7 @@ class Finding:
     message: str
 
 
-class Share(NamedTuple):
+class ShownShare(NamedTuple):
     """What a ResourceClaim shows of one device."""
 
     node: str
@@ -60,7 +60,7 @@ class Shown:
 
     key: Key
     uid: str
-    shares: Mapping[Share, Amounts]
+    shares: Mapping[ShownShare, Amounts]
     is_going: bool
     has_finalizer: bool
     claim: str
@@ -103,7 +103,7 @@ async def compare(
     return {"resourceClaims": number, "findings": [asdict(each) for each in found]}
 
 
-async def _look(api: Api, node: str | None) -> tuple[int, list[Finding]]:
+async def _look(api: Api, node: str | None) -> tuple[int, list[ClaimFinding]]:
     # ResourceClaims first: a VGPUClaim is written before the ResourceClaim that shows it.
     listed = (await api.list(RESOURCE_CLAIMS)).items
     shown = [_read(raw) for raw in listed if _is_touched(raw)]
@@ -119,7 +119,7 @@ async def _look(api: Api, node: str | None) -> tuple[int, list[Finding]]:
 
 def _of_shown(
     shown: Iterable[Shown], claims: Iterable[VGPUClaim], awaited: set[Key]
-) -> Iterator[Finding]:
+) -> Iterator[ClaimFinding]:
     """Yield the findings of ResourceClaims, of which pods await some."""
     by_key = {(each.metadata.namespace or "", each.metadata.name): each for each in claims}
     for each in shown:
@@ -136,11 +136,11 @@ async def _awaited(api: Api, namespaces: Iterable[str]) -> set[Key]:
     }
 
 
-def _of(shown: Shown, claims: Mapping[Key, VGPUClaim], awaited: set[Key]) -> Iterator[Finding]:
+def _of(shown: Shown, claims: Mapping[Key, VGPUClaim], awaited: set[Key]) -> Iterator[ClaimFinding]:
     """Yield the findings of one ResourceClaim."""
     others = [name for name, uid in shown.consumers if uid != shown.pod_uid]
     if others:
-        yield Finding(
+        yield ClaimFinding(
             "ReservedForAnother",
             shown.subject,
             f"it is reserved for {', '.join(others)}, and serves the pod with UID "
@@ -150,20 +150,20 @@ def _of(shown: Shown, claims: Mapping[Key, VGPUClaim], awaited: set[Key]) -> Ite
     if claim is None or claim.status.allocation is None:
         yield from _unbacked(shown, is_awaited=shown.key in awaited)
     elif shown.shares and (difference := _difference(shown, claim, claim.status.allocation)):
-        yield Finding("ResourceClaimDiffers", shown.subject, difference)
+        yield ClaimFinding("ResourceClaimDiffers", shown.subject, difference)
 
 
-def _unbacked(shown: Shown, *, is_awaited: bool) -> Iterator[Finding]:
+def _unbacked(shown: Shown, *, is_awaited: bool) -> Iterator[ClaimFinding]:
     """Yield the finding of a ResourceClaim for which no VGPUClaim is allocated, if it is one."""
     if shown.shares:
         devices = ", ".join(sorted(share.device for share in shown.shares))
-        yield Finding(
+        yield ClaimFinding(
             "AllocationUnbacked",
             shown.subject,
             f"it shows {devices}, and no VGPUClaim has an allocation for it",
         )
     elif shown.has_finalizer and (shown.is_going or not is_awaited):
-        yield Finding(
+        yield ClaimFinding(
             "FinalizerLeft",
             shown.subject,
             f"it has the finalizer {FINALIZER_IN_USE}, and nothing is allocated",
@@ -191,7 +191,7 @@ def _difference(shown: Shown, claim: VGPUClaim, allocation: Allocation) -> str:
 
 def _compared(
     shown: Shown, claim: VGPUClaim, allocation: Allocation
-) -> tuple[Mapping[Share, Amounts], Mapping[Share, Amounts]]:
+) -> tuple[Mapping[ShownShare, Amounts], Mapping[ShownShare, Amounts]]:
     """Return what a ResourceClaim shows and what its VGPUClaim gives, as far as they must agree.
 
     Devices of init containers are left out: they are given back and taken anew, while a
@@ -208,18 +208,20 @@ def _compared(
     return dict.fromkeys(there), {share._replace(id=""): None for share in held}
 
 
-def _without(shares: Mapping[Share, Amounts], ids: set[str]) -> dict[Share, Amounts]:
+def _without(shares: Mapping[ShownShare, Amounts], ids: set[str]) -> dict[ShownShare, Amounts]:
     return {share: amounts for share, amounts in shares.items() if share.id not in ids}
 
 
-def _unshown(claims: Iterable[VGPUClaim], there: set[str], node: str | None) -> Iterator[Finding]:
+def _unshown(
+    claims: Iterable[VGPUClaim], there: set[str], node: str | None
+) -> Iterator[ClaimFinding]:
     """Yield the VGPUClaims that name a ResourceClaim which does not exist."""
     for claim in claims:
         allocation = claim.status.allocation
         if allocation is None or node not in (None, allocation.node_name):
             continue
         if allocation.resource_claim_uid not in (*there, ""):
-            yield Finding(
+            yield ClaimFinding(
                 "ResourceClaimMissing",
                 f"{claim.metadata.namespace}/{claim.metadata.name}",
                 f"it names the ResourceClaim with UID {allocation.resource_claim_uid}, and there "
@@ -227,9 +229,9 @@ def _unshown(claims: Iterable[VGPUClaim], there: set[str], node: str | None) -> 
             )
 
 
-def _share(allocation: Allocation, device: AllocatedDevice) -> Share:
+def _share(allocation: Allocation, device: AllocatedDevice) -> ShownShare:
     share = dra.share_id(allocation.id, device.request)
-    return Share(allocation.node_name, dra.device_name(device.uuid), share)
+    return ShownShare(allocation.node_name, dra.device_name(device.uuid), share)
 
 
 def _amounts(device: AllocatedDevice) -> Amounts:
@@ -254,7 +256,7 @@ def _read(raw: Mapping[str, Any]) -> Shown:
         key=(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         shares={
-            Share(each["pool"], each["device"], each.get("shareID", "")): _consumed(each)
+            ShownShare(each["pool"], each["device"], each.get("shareID", "")): _consumed(each)
             for each in _results(raw)
         },
         is_going="deletionTimestamp" in metadata,
@@ -280,5 +282,5 @@ def _named(pod: Mapping[str, Any]) -> Iterator[str]:
     yield from (each["resourceClaimName"] for each in entries if "resourceClaimName" in each)
 
 
-def _listed(shares: Iterable[Share]) -> str:
+def _listed(shares: Iterable[ShownShare]) -> str:
     return ", ".join(sorted(f"{each.device} on {each.node}" for each in shares)) or "nothing"
