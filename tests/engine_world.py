@@ -238,7 +238,7 @@ class World:
             self._report(claim, prepared=not claim.is_pods_own, released=None)
 
     def init_containers_end(self) -> None:
-        """End init containers: their pages deny now, which the agent will report; the rest runs."""
+        """End the init containers: their limit pages deny, and the agent is about to report it."""
         for claim, allocation, pod_uid in self._used():
             round_ = _round(allocation)
             if self.init_rounds.get(pod_uid) == round_:

@@ -102,7 +102,7 @@ struct vgpu_region_bucket {
     uint64_t calibrated_us; /* time stamp of the last sample of NVML that was compared */
     uint64_t factor; /* the factor for estimates, in parts of 65536; 0: not known */
     uint64_t debt_ns; /* measured but not yet charged; signed */
-    uint64_t tick_ns; /* when the next comparison is due; whoever moves it forward makes the comparison */
+    uint64_t tick_ns; /* when the next comparison is due; the process that moves it forward makes the comparison */
     uint64_t others_ns; /* when others were last seen active on the device */
     uint64_t waited_ns; /* total time that launches were held up */
     /* Older libraries write one percentage, at most 100, over the next two fields. It reads as a wait of 3 ms, with

@@ -42,10 +42,10 @@ struct vgpu_probe {
     struct vgpu_cost *cost;
     struct vgpu_geometry what;
     struct vgpu_instant launched;
-    int is_first; /* nothing else was on its way to the device, so it began to run when it was launched */
+    int is_first; /* no other launch was pending, so it began to run when it was launched */
     int64_t raw_ns, charged_ns; /* the charge of this launch */
     struct vgpu_instant runs; /* when it was first seen running; zero if it was not yet */
-    vgpu_duration took_ns;     /* how long it ran last time, by its events */
+    vgpu_duration took_ns;     /* how long it ran last time, according to its events */
 };
 
 /* A device as this process sees it. */
@@ -55,7 +55,7 @@ struct vgpu_throttle_device {
     struct vgpu_region_bucket *bucket;
     _Atomic uint64_t last; /* memory of `share` */
     _Atomic uint32_t percent; /* the share at which launches were last paid for */
-    _Atomic int crowded; /* others have a context there, or nobody knows */
+    _Atomic int crowded; /* others have a context there, or this is unknown */
     _Atomic int ran_free; /* launches were not held, and many of them may not have run yet */
     _Atomic struct vgpu_instant freed; /* until when they were not held; zero once a launch made since then has run */
     struct vgpu_calibration calibration;

@@ -202,7 +202,7 @@ TEST(processes_of_a_container_have_one_share_together_and_a_killed_one_leaves_it
     char word[16];
     int mine, place = virtual_reserve();
     grant(40, VGPU_CORES_FORCE, 0);
-    snprintf(word, sizeof word, "%d", place); /* time waits for it from here on */
+    snprintf(word, sizeof word, "%d", place); /* from here on virtual time waits for the worker */
     pid_t worker = work_start_worker(word);
     share_of(plain, "busy_2ms", 1000);
     struct engine *e = work_engine(&mine);

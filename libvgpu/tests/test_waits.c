@@ -1,5 +1,5 @@
-/* Which launches are measured, and which part of their time is not their own. If kernels in two streams fill the device, an
- * event gets its time when its stream has reached it, but the kernel behind it waits for the other stream's. */
+/* Tests which launches are measured, and how much of the measured time was spent waiting. If kernels in two streams fill the
+ * device, an event is recorded when its stream reaches it, but the next kernel still waits for the other stream's kernel. */
 #include <stddef.h>
 
 #include "throttle.h"

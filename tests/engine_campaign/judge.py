@@ -573,7 +573,7 @@ class Judge:
         return bool(_asking(pod)) or ANNOTATION_CLAIM in pod.metadata.annotations
 
     def is_countable(self, pod: Pod) -> bool:
-        """Return True if it is certain on which devices the pod fits: one container asks."""
+        """Return True if only one container requests devices, so that where it fits is certain."""
         return len(_asking(pod)) == 1
 
     def room_without(

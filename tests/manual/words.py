@@ -184,7 +184,7 @@ def _reason_fields() -> dict[str, int]:
 
 
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
-    """Return strings that are not reasons, recognized by their place in the code."""
+    """Yield strings that are not reasons, recognized by where they are in the code."""
     for node in ast.walk(tree):
         match node:
             case ast.Compare():

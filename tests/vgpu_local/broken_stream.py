@@ -81,7 +81,7 @@ class BrokenStream:
         raise Dropped
 
     async def _thaw(self) -> None:
-        """Wait until the client hangs up, which cancels this, or the stream is broken otherwise."""
+        """Wait until the client disconnects, which cancels this, or another fault is injected."""
         while self._how == "freeze":
             self._broken.clear()
             await self._broken.wait()

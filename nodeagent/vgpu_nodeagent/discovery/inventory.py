@@ -93,9 +93,9 @@ class OwnInstances(Protocol):
     """Knows the MIG instances that the agent made."""
 
     def own_places(self) -> frozenset[tuple[str, int]]:
-        """Return their devices and first memory slices.
+        """Return the device UUID and the first memory slice of each instance that the agent made.
 
-        Nothing can be made where other instances lie.
+        Other instances block the memory slices that they occupy.
         """
 
 

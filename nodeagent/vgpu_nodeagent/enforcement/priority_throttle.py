@@ -101,7 +101,7 @@ class PriorityThrottle:
         self._calm: SlotState | None = None
 
     async def run(self) -> None:
-        """Look every second, for ever."""
+        """Call `look` every second until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(PERIOD_S)

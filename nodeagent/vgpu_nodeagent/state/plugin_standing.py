@@ -64,7 +64,7 @@ class PluginProblem:
 
 
 class PluginStanding:
-    """The agent's registration with the kubelet, judged from one look to the next.
+    """The state of the agent's registration with the kubelet, updated at each check.
 
     Args:
         resource: The resource name, for messages.

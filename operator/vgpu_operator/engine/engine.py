@@ -300,7 +300,7 @@ class Engine:
         return observe_pod(self.state, pod)
 
     def withdraw(self, uid: str) -> None:
-        """Free the place that was offered to a pod, because its scheduler returned it.
+        """Withdraw the pod's reservation, because its scheduler gave it up.
 
         Raises:
             NotLeading: Another replica decides; ask the leader.

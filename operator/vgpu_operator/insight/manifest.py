@@ -305,7 +305,7 @@ class Simulation(ABC, Generic[T]):
             yield next(found[key])
 
     def _group_of(self, item: Item) -> GroupKey | None:
-        """Return the group of a pod, in words that act in the cluster's mode."""
+        """Return the group of a pod, by the fields or annotations in use in the cluster's mode."""
         if not _is_pod(item):
             return None
         try:
@@ -318,7 +318,7 @@ class Simulation(ABC, Generic[T]):
         if named.least is not None:
             self._written.setdefault(key, set()).add(named.least)
         elif named.kind is not GroupKind.KUBERNETES and self._cluster.least_of(key) is None:
-            return None  # the cluster may not serve this API, and then the words mean nothing
+            return None  # the cluster may not serve this API, and then the group has no effect
         return key
 
     def _least_of(self, key: GroupKey) -> int | None:

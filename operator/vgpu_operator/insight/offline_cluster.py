@@ -355,7 +355,7 @@ def _offers(device: DeviceState) -> list[Offer]:
 def used_of(device: DeviceState) -> tuple[int, int, int, int]:
     """Return the slots, cores, MiB and slices that are in use beside the state's claims."""
     instances = _instances(device)
-    # It is unknown if the used amounts include the instances, so take the larger number.
+    # The used amounts may or may not include the instances, so take the larger number.
     return (
         max(device.slots_used, len(instances)),
         max(device.cores_used, sum(instance.cores for instance in instances)),

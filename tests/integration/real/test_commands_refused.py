@@ -1,6 +1,7 @@
 """Each verb of `kubectl vgpu`, and each other program, on a real API server: no traceback.
 
-They run without rights, on a cluster without the project, and as an administrator in a terminal.
+They run without permissions, on a cluster without the project, and as an administrator in a
+terminal.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ async def test_pages_of_one_priority_are_read_again_only_after_a_grant(
     await world.precedence.look()
     assert read == []
     world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=1))
-    world.state = replace(world.state)  # because each grant commits one
+    world.state = replace(world.state)  # each real grant commits a new state
     await world.precedence.look()
     assert set(read) == {URGENT, PATIENT}
     assert content(PATIENT).devices[0].ceiling == LEAST_PERCENT

@@ -66,7 +66,7 @@ async def test_the_kubelet_is_asked_once_and_after_the_claim_was_read(
 async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pod came before the claim, so each container has a slot."""
+    """Each container has a slot, because the pod was created before the claim."""
     prepared: list[str] = []
 
     def report(claim: VGPUClaim, summary: str, **_: float) -> None:

@@ -1,4 +1,4 @@
-"""A container sees its slice, whatever the order and the names of its devices."""
+"""A container sees its slice, regardless of the order and the names of its devices."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ def _ready(state: State, pod: GPUPod) -> Reservation | None:
 
 
 def _can_go(state: State, pod: GPUPod, held: Reservation) -> bool:
-    """Return True if the pod can still be tied to its node."""
+    """Return True if the pod can still go to the node where its devices are reserved."""
     claim = state.cache.claim(held.key)
     if why_not_there(state, pod, held.node) is not None or claim is None or not held.allocation:
         return False

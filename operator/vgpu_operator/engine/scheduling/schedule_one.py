@@ -597,9 +597,9 @@ def nodes_of(state: State, pod: GPUPod) -> NodeFilter:
 
 
 def avoided_by(state: State, pod: GPUPod) -> int:
-    """Return the bits of the nodes that recently turned away a pod of the same controller.
+    """Return the bits of the nodes that recently refused a pod of the same controller.
 
-    If there are any, the pod is noted, to be tried again when it may use them.
+    If there are any, the pod is recorded and tried again when it may use them.
     """
     if not state.avoidance.of:
         return 0
