@@ -10,7 +10,7 @@
 #include "nvml.h"
 
 struct nvmlEventSet_st {
-    uint32_t seen; /* number of the first event that this set reports */
+    uint32_t seen; /* number of the next event to report */
     unsigned char registered[MACHINE_MAX_CARDS];
 };
 

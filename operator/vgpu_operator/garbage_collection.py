@@ -29,7 +29,7 @@ def set_aside() -> None:
 
 
 def keep_passes_short() -> None:
-    """Exclude all present objects from future passes, and freeze whatever survives a later one."""
+    """Exclude all present objects from future passes, and freeze what survives a later pass."""
     set_aside()
     gc.set_threshold(_NEW_OBJECTS)
     if _freeze not in gc.callbacks:

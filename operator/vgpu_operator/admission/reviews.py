@@ -130,7 +130,7 @@ class Reviews:
         return [*asking, *operations], [*waits, *pod_warnings(pod, admitted, config)]
 
     async def _ask_by_claims(self, pod: RawPod, namespace: str) -> list[Operation]:
-        """Return the patch by which a pod asks for what its ResourceClaims and templates say.
+        """Return the patch that makes a pod request what its ResourceClaims and templates describe.
 
         One that does not exist yet may be of any class, so it is left to Kubernetes. If it turns
         out to be of ours, the operator tells the pod.

@@ -33,7 +33,7 @@ class ConfigurationEvent:
 
 
 def event_about(config_map: dict[str, Any]) -> ConfigurationEvent | None:
-    """Return the event about a ConfigMap; None if it is in order, or not ours.
+    """Return the event about a ConfigMap; None if it is valid, or does not configure the operator.
 
     Args:
         config_map: The object as the API server shows it.

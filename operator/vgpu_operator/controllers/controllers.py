@@ -80,7 +80,8 @@ class Controllers:
     ) -> None:
         """Run Kopf until `stop` is set, in the thread.
 
-        Kopf retries for ever if a right is missing, and ends if its login fails. Neither may stop
+        Kopf retries forever if a permission is missing, and ends if its login fails. Neither may
+        stop
         a leader from deciding, so Kopf is started again instead of ending the process.
 
         Args:

@@ -222,7 +222,7 @@ class Cache:
         return known
 
     def forget_pod(self, uid: str) -> None:
-        """Remove a pod as if it had never been stored: one of a question, which does not exist."""
+        """Remove a pod that only a what-if question added, as if it had never been stored."""
         known = self._pods.get(uid)
         if known is not None:
             self._remove_pod(known)

@@ -216,7 +216,7 @@ class Effector:
         """Return the end of a write that was not done, with the ResourceClaim as it is now."""
         name = f"{effect.namespace}/{effect.name}"
         logger.warning("ResourceClaim %s not written: %s", name, outcome)
-        # An unresolved write may still land, so what was found now is not the last word.
+        # An unresolved write may still land, so the version that was just read is not final.
         is_open = isinstance(outcome, Unresolved)
         ended: Literal["refused", "unknown"] = "unknown" if is_open else "refused"
         why = str(outcome)
@@ -281,7 +281,7 @@ class Effector:
             logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
             self._observe(events.PodRead(effect, "unknown"))
             return
-        # A pod with another UID is another pod: the one that was meant is gone.
+        # A pod with another UID is another pod: the intended pod is gone.
         if raw["metadata"].get("uid") != effect.uid:
             self._observe(events.PodRead(effect, "gone"))
             return

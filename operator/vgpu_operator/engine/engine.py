@@ -148,7 +148,7 @@ class Engine:
     def follow(self) -> None:
         """Drop every decision and keep what was observed, once all effects have ended.
 
-        This replica has lost the Lease. A round that is under way does not go on.
+        This replica has lost the Lease. A scheduling round in progress stops.
         """
         self._drain()
         self.state = as_standby(self.state)
@@ -285,7 +285,7 @@ class Engine:
         found = observe_in_call(self.state, pod)
         if found is not None:
             return victims_by_node(self.state, found, victims)
-        # Nobody has to make room for a GPU pod that has already been deleted.
+        # No pod needs to be preempted for a GPU pod that has already been deleted.
         is_gone = gpu_pod_of(pod, self.state.config) is not None
         return {} if is_gone else {node: () for node, uids in victims.items() if uids}
 

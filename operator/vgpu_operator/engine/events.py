@@ -141,7 +141,7 @@ class QuotaDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupObserved:
-    """A version of a PodGroup, whatever API it is of; `kind` names that."""
+    """A version of a PodGroup of any API; `kind` names the API."""
 
     group: PodGroup
     kind: GroupKind = GroupKind.KUBERNETES

@@ -133,7 +133,7 @@ class GPUPod:
 
     @property
     def wants_node(self) -> bool:
-        """True while the pod waits for kube-scheduler, which nothing of ours or others prevents."""
+        """True while the pod waits for kube-scheduler and no gate or ResourceClaim blocks it."""
         if self.pod.spec.scheduling_gates or (self.resource_claim and not self.is_handed_over):
             return False
         return self._may_be_bound
@@ -142,7 +142,7 @@ class GPUPod:
     def is_gated(self) -> bool:
         """True while only our scheduling gate, or a ResourceClaim to be allocated, blocks the pod.
 
-        Decisions treat both alike: the pod is decided first, and then let go.
+        Decisions treat both alike: the pod gets its devices first, and is released afterwards.
         """
         gates = [gate.get("name") for gate in self.pod.spec.scheduling_gates]
         if self.resource_claim:

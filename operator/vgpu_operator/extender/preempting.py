@@ -1,6 +1,6 @@
 """Preempt: keep the nodes where ending the victims that kube-scheduler chose frees the devices.
 
-Other nodes are dropped, so that nobody is ended in vain. Victims are never removed, because
+Other nodes are dropped, so that no pod is evicted in vain. Victims are never removed, because
 kube-scheduler has counted its own resources with all of them. Where preemption is enabled, the pods
 whose devices are needed as well are added.
 """

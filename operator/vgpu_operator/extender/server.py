@@ -119,8 +119,8 @@ class ExtenderServer:
 def _hung_up(answer: web.Response) -> web.Response:
     """Return the response with a header that closes its connection.
 
-    A kept connection leads to this replica as long as both ends live, whatever the Service's
-    EndpointSlice says meanwhile: kube-scheduler would call a standby for ever.
+    A kept connection leads to this replica as long as both ends live, even if the Service's
+    EndpointSlice has changed since: kube-scheduler would keep calling a standby.
     """
     answer.force_close()
     return answer

@@ -26,14 +26,14 @@ UNSCHEDULABLE = 2
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A pod as Volcano sends it, and the node in question."""
+    """A pod as Volcano sends it, and the node to check."""
 
     pod: dict[str, Any]
     node: str
 
     @classmethod
     def of_predicate(cls, body: Any) -> Task:
-        """Read the task of a question about a node.
+        """Read the task from Volcano's predicate request for a node.
 
         Raises:
             BadInput: Names the field that is missing or wrong.

@@ -344,8 +344,8 @@ class Ledger:
         """Hold the most that may be true of a claim; drop a deleted claim without assumptions."""
         held = record.observed
         if record.assumed:
-            # Nobody knows which of the writes has reached the API server, so each device must have
-            # room for any of them.
+            # Any of the writes may have reached the API server, so each device must have room for
+            # each of them.
             held = peak_of((record.observed, *record.assumed.values()))
         # Even if more is held on one device, less may be held of another, so waiting claims of the
         # namespace are tried again.

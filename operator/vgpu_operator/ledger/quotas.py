@@ -206,7 +206,7 @@ class Quotas:
     def surely_exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """Return, in the same format, the limits that a claim exceeds whatever devices it gets."""
+        """Return, in the same format, the limits that a claim exceeds regardless of its devices."""
         return [line for line, is_sure in self._exceeded(namespace, demand, scopes) if is_sure]
 
     def _exceeded(

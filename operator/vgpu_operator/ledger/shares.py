@@ -89,7 +89,7 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
     """Return the shares of an allocation for `spec`; a device without UUID fills its node."""
     if allocation is None:
         return NOTHING
-    # Whoever has all of the compute shares the device with nobody, however little memory it takes.
+    # A claim with all of the compute has the device alone, however little memory it takes.
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
     slices: dict[str, int] = {}
     uncut: set[str] = set()
@@ -246,7 +246,7 @@ class ClaimRecords:
     def newer(self, key: ClaimKey, uid: str, version: int) -> ClaimRecord | None:
         """Return the claim's record, updated to this version; None if the version is outdated."""
         # The answer to a write can arrive after the watch has reported the deletion. The object
-        # must not come back and hold its devices for ever.
+        # must not reappear and hold its devices forever.
         if uid in self._tombstones:
             return None
         record = self.at(key)

@@ -233,7 +233,7 @@ class _Space:
         return None
 
     def in_order(self, nodes: Sequence[int], numa: NumaPolicy) -> list[int]:
-        """Sort nodes, best first, without those that are known not to serve."""
+        """Sort nodes, best first, without those that are known not to fit."""
         key_of = keys_for(self.fleet, self.demand, numa, self.budget)
         ranked: list[tuple[float, str, int]] = []
         for node in nodes:

@@ -125,7 +125,7 @@ class Budget:
         object.__setattr__(self, "is_limited", limits != (None, None, None))
 
     def less(self, *, memory_mib: int, cores: int, devices: int) -> Budget:
-        """Return what is left once these amounts are taken, which may be less than nothing."""
+        """Return the remaining amounts after subtracting these; they may be negative."""
         return Budget(
             None if self.memory_mib is None else self.memory_mib - memory_mib,
             None if self.cores is None else self.cores - cores,

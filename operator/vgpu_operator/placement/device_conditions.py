@@ -148,7 +148,7 @@ Answer = TypeVar("Answer")
 
 
 class Findings(Generic[State, Answer]):
-    """A cache of results that depend only on a device's state, for many questions.
+    """A cache of results that depend only on a device's state, shared by many requests.
 
     Args:
         questions: The most questions to keep; the oldest is evicted. (Evicting the least recently

@@ -112,7 +112,7 @@ def _sums_of(demand: Demand) -> _Sums:
     """Return the least that a claim takes of all devices together, without its init containers."""
     apps = [each for each in demand.requests if each.phase == "App"]
     if any(each.is_marked or each.one_device for each in apps):
-        return _Sums(0, 0, 0, 0)  # containers may share what they ask for
+        return _Sums(0, 0, 0, 0)  # containers may share the devices that they request
     return _Sums(
         sum(each.count for each in apps if _is_whole(each)),
         sum(each.count for each in apps),

@@ -1,4 +1,4 @@
-"""Changes pods that name ResourceClaims or templates of our classes to ask in HAMi's words."""
+"""Rewrites pods that name ResourceClaims or templates of our classes to HAMi's resource names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _refuse_forged(pod: Pod) -> None:
 def ask_by_claims(
     raw_pod: dict[str, Any], found: NamedObjects, config: ClusterConfig
 ) -> list[Operation]:
-    """Return the JSON patch with which a pod asks in HAMi's words for what its claims say.
+    """Return the JSON patch that requests what a pod's claims describe, with HAMi's resource names.
 
     An entry for a template goes away, since the operator makes a ResourceClaim in its place. One
     for a ResourceClaim stays, and is noted. Those of other classes stay as they are.

@@ -275,7 +275,7 @@ def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
 
 
 def _add_slots(places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch) -> None:
-    """Add one slot to each container, whatever its count, and record these containers."""
+    """Add one slot per container, whatever its device count, and record these containers."""
     places = tuple(places)
     for place in places:
         _give(place, config.nvidia.resource_count_name, "1", patch)

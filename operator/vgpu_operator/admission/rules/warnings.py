@@ -1,7 +1,7 @@
 """Warns about misspelt names, schedulers that do not call us, and claims that do not exist.
 
-Such a pod is admitted with a warning, which kubectl prints. Otherwise nobody would notice why the
-pod stays pending, or runs without a GPU.
+Such a pod is admitted with a warning, which kubectl prints. Otherwise its author would not learn
+why the pod stays pending, or runs without a GPU.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _never_there(uid: str, allocation: Allocation, cache: Cache) -> str | None:
     known = cache.pod(uid)
     if known is None:
         return "its pod went before it had a node" if cache.was_never_bound(uid) else None
-    if known.pod.is_bound:  # by whatever scheduler or user; the node of a pod never changes
+    if known.pod.is_bound:  # by any scheduler or user; the node of a pod never changes
         node = known.pod.spec.node_name
         return None if node == allocation.node_name else f"its pod was bound to node {node}"
     if known.pod.is_terminal:

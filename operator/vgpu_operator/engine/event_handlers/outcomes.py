@@ -182,7 +182,7 @@ def gate_ended(event: events.GateEnded, state: State) -> None:
 def let_go_ended(
     state: State, uid: str, allocation_id: str, outcome: Literal["lifted", "refused", "unknown"]
 ) -> None:
-    """Resolve the reservation of a pod that was to be let go, and delay the next attempt."""
+    """Resolve the reservation after an attempt to lift a pod's gate, and delay the next attempt."""
     held, work = state.reservations.of_pod(uid), state.gates
     if held is None or held.allocation_id != allocation_id:
         return

@@ -55,7 +55,7 @@ def _has_unknown(node: str, state: State) -> bool:
 
 
 def _told_again(agent: NodeAgent, mark: str, state: State) -> list[MarkPod]:
-    """Return a mark for each pod of the agent that differs from the one that it has."""
+    """Return a mark for each pod of the agent, altered if the pod already has it."""
     if state.now - agent.marked_at < MARK_AGAIN_S:
         return []
     return [

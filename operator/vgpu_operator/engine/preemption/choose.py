@@ -116,8 +116,8 @@ def _since(victims: Collection[Victim], priority: int) -> str:
 def search(state: State, preemptor: Preemptor) -> Iterator[Choice | None]:
     """Yield the best choice so far after each node that was looked at.
 
-    A choice without victims ends the search: the pod gets its devices without evicting anybody. The
-    state may change between two nodes, so `on_node` must be asked again before anybody is evicted.
+    A choice without victims ends the search: the pod gets its devices without an eviction. The
+    state may change between two nodes, so `on_node` must be called again before any pod is evicted.
     """
     columns = state.ledger.columns
     deleted = _within(state, preemptor, state.cache.nodes_with_deleted_pods())
@@ -184,7 +184,7 @@ def on_node(
 
 
 def anywhere(state: State, preemptor: Preemptor) -> Choice | None:
-    """Return a place on any node that nobody has to leave for it, or None."""
+    """Return a place on any node that needs no eviction, or None."""
     ended = tuple(_keys(preemptor.given.victims))
     with _planning(state, preemptor, None, ended) as planner:
         plan = planner.without(())
@@ -305,7 +305,7 @@ class _Planner:
 def _planning(
     state: State, preemptor: Preemptor, node: str | None, ending: Collection[ClaimKey]
 ) -> Iterator[_Planner]:
-    """Yield a planner that counts what is ending anyway as free, on one node or on all."""
+    """Yield a planner that counts the devices of ending pods as free, on one node or on all."""
     pod, taken = preemptor.pod, preemptor.given.shares
     number = None if node is None else state.ledger.columns.node_id(node)
     with state.deciding(

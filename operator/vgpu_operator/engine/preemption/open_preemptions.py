@@ -1,4 +1,4 @@
-"""Preemptions that are under way, and what is remembered of former ones."""
+"""Preemptions in progress, and the records of former ones."""
 
 from __future__ import annotations
 
@@ -174,14 +174,14 @@ class Preemptions:
     results: Counter[Result] = field(default_factory=Counter)
 
     def of(self, key: ClaimKey, group: GroupKey | None) -> OpenPreemption | None:
-        """Return the preemption that is under way for a claim or its group, or None."""
+        """Return the preemption in progress for a claim or its group, or None."""
         found = self.open.get(key)
         if found is not None or group is None:
             return found
         return next((each for each in self.open.values() if each.group == group), None)
 
     def is_victim(self, uid: str) -> bool:
-        """Return True if the pod is to end in a preemption that is under way."""
+        """Return True if the pod is a victim of a preemption in progress."""
         return any(uid in each.pods for each in self.open.values())
 
     def may_evict(self, now: float, per_minute: int) -> bool:
@@ -203,7 +203,7 @@ class Preemptions:
         return per_minute - len(self.times) - expected
 
     def hand_over(self, key: ClaimKey, added: Sequence[Collection[str]], until: float) -> None:
-        """Note that kube-scheduler is given victims for a claim: those that were added, by node."""
+        """Record the victims, by node, that were added to kube-scheduler's own for a claim."""
         handed = self.handed.setdefault(key, Handed(until))
         handed.until = until
         handed.most = max((handed.most, *map(len, added)))

@@ -119,7 +119,8 @@ def _due(state: State) -> Iterator[Waiter]:
 def _earliest(waiter: Waiter, pod: GPUPod, group: GroupKey | None, state: State) -> float:
     """Return the time from which it is worth searching for victims."""
     work, rules = state.preemptions, state.config.scheduling.preemption
-    # Nobody is less important by the configured gap, so a search on every node would find nothing.
+    # No pod's priority is lower by the configured gap, so a search on every node would find
+    # nothing.
     if pod.priority - rules.min_gap <= state.cache.lowest_priority():
         return state.now + NOBODY_S
     handed, fruitless = work.handed.get(waiter.key), work.fruitless_until(_kind(waiter, group))
@@ -200,10 +201,10 @@ def _open(placed: Sequence[Placed], group: GroupKey | None, state: State) -> Ite
 
 
 def begin(placed: Sequence[Placed], group: GroupKey | None, state: State) -> OpenPreemption:
-    """Open a preemption and keep the devices of its places; nobody is evicted yet."""
+    """Open a preemption and earmark the devices of its places; no pod is evicted yet."""
     opened = _opened(placed, group, state)
     state.preemptions.open[opened.key] = opened
-    # Before the first eviction: the devices that it frees would otherwise go to whoever asks next.
+    # Before the first eviction: otherwise the next pod to be scheduled would get the freed devices.
     _earmark(placed, group, state)
     return opened
 
@@ -269,7 +270,7 @@ def _is_kept(victim: Victim, state: State) -> bool:
     return claim is not None and claim.spec.binding_mode == "Immediate"
 
 
-# Preemptions under way.
+# Preemptions in progress.
 
 
 def _go_on(opened: OpenPreemption, state: State) -> Iterator[Effect]:
@@ -399,7 +400,7 @@ def _is_there(state: State, uid: str) -> bool:
 
 
 def _end(opened: OpenPreemption, result: Result, state: State) -> None:
-    """Close a preemption; what has been evicted stays evicted, and nobody else is."""
+    """Close a preemption: evicted pods stay evicted, and no further pod is evicted."""
     state.preemptions.results[result] += 1
     del state.preemptions.open[opened.key]
     if result == "in_vain":

@@ -114,7 +114,7 @@ def search_together(
 def choose_again(
     state: State, placed: Collection[Placed]
 ) -> Generator[list[Effect], None, tuple[Placed, ...]]:
-    """Choose victims anew on the nodes of a plan; return nothing if one of them does not do.
+    """Choose victims again on the nodes of a plan; return nothing if one node no longer suffices.
 
     Devices may have become free since the search began.
     """
@@ -145,7 +145,7 @@ def _may_all_go(state: State, placed: Sequence[Placed]) -> bool:
     victims = victims_of(placed)
     if not all(may_still_go(state, placed[0].preemptor.pod, victim) for victim in victims):
         return False
-    # Those that a budget protects are deleted, so they use up nothing that the others need.
+    # Victims that a budget protects are deleted, not evicted, so they use up no disruptions.
     protected = protected_among(state, sorted(victims, key=lambda each: each.is_protected))
     evicted = (pod.uid for each in victims if not each.is_protected for pod in each.pods)
     return protected.isdisjoint(evicted)
@@ -163,7 +163,7 @@ def _fit_without_victims(state: State, placed: Sequence[Placed]) -> bool:
 
 
 def still_fit(state: State, opened: OpenPreemption) -> bool:
-    """Return True if all pods of a preemption under way fit once its victims have ended."""
+    """Return True if all pods of a preemption in progress fit once its victims have ended."""
     given = ChosenPlaces(victims=(Victim(opened.claims, (), opened.priority),))
     for node in opened.nodes:
         pods = [state.cache.pod(room.pod_uid) for room in opened.rooms if room.node == node]

@@ -39,7 +39,7 @@ def victims_by_node(
     preemptor = _preemptor(state, pod)
     if preemptor is None:
         return {}
-    # kube-scheduler deletes what is added, whatever a budget says, so budgets must be known.
+    # kube-scheduler deletes added victims regardless of budgets, so wait until budgets are listed.
     rules, work = state.config.scheduling.preemption, state.preemptions
     is_enabled = rules.enabled and work.budgets.are_listed
     found = {}
@@ -58,7 +58,7 @@ def _uids(victims: Collection[Victim]) -> list[str]:
 
 
 def _preemptor(state: State, pod: GPUPod) -> Preemptor | None:
-    """Return the pod as a preemptor, or None if nobody's end would give it devices."""
+    """Return the pod as a preemptor, or None if no eviction would give it devices."""
     spec, claim = spec_for(state, pod), state.cache.claim(pod.claim)
     if isinstance(spec, Refusal) or spec.binding_mode == "Immediate":
         return None  # no pod's end moves an Immediate claim: the operator alone places it

@@ -1,4 +1,4 @@
-"""Finds the claims of a node that may be taken from others, and those that come back anyway."""
+"""Finds the claims of a node that may be preempted, and those whose devices become free anyway."""
 
 from __future__ import annotations
 
@@ -145,10 +145,10 @@ def _of_gang(
 
 
 def is_ending(state: State, pod: GPUPod, also: Collection[str] = ()) -> bool:
-    """Return True if the pod's devices become free soon, whoever asks for them.
+    """Return True if the pod's devices become free soon, regardless of which pod requests them.
 
-    A pod that outlives its grace period may have a finalizer that nobody removes, so nobody waits
-    for it any longer.
+    A pod that outlives its grace period may have a finalizer that nobody removes, so its devices
+    are no longer waited for.
     """
     if pod.pod.is_terminal or pod.uid in also:
         return True

@@ -155,7 +155,7 @@ def _allocate(state: State, pod: GPUPod, claim: VGPUClaim) -> WriteResourceClaim
 
 
 def _is_marked(found: ResourceClaim, pod: GPUPod, claim: VGPUClaim) -> bool:
-    """Return True if a ResourceClaim has our finalizer, and says for what it is allocated."""
+    """Return True if a ResourceClaim has our finalizer and names the pod and its VGPUClaim."""
     is_named = found.metadata.annotations.get(ANNOTATION_CLAIM) == claim.metadata.name
     return FINALIZER_IN_USE in found.metadata.finalizers and is_named and is_for(found, pod.uid)
 
@@ -244,9 +244,9 @@ def shows(found: ResourceClaim, allocation: Allocation) -> bool:
 
 
 def take_away(state: State, pod: GPUPod, *, is_rejection: bool) -> Effect | None:
-    """Return the write that takes the allocation of an unbound pod's ResourceClaim away.
+    """Return the write that removes the allocation of an unbound pod's ResourceClaim.
 
-    The API server refuses it if kube-scheduler has reserved the claim for the pod meanwhile.
+    The API server refuses it if kube-scheduler has since reserved the claim for the pod.
     """
     key = resource_claim_of(pod)
     found = state.cache.resource_claims.get(key)

@@ -1,4 +1,4 @@
-"""Takes our allocation and our finalizer off ResourceClaims that nobody uses any more."""
+"""Removes our allocation and our finalizer from ResourceClaims that no pod uses any more."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tidy_due(state: State) -> Iterator[list[Effect]]:
 
 
 def _tell_of_unserved(key: ResourceKey, state: State) -> None:
-    """Record an event on a ResourceClaim of our classes that nobody will ever allocate."""
+    """Record an event on a ResourceClaim of our classes that will never be allocated."""
     found, told = state.cache.resource_claims.get(key), state.resource_claims.told
     if found is None or dra.is_made_name(key.name) or found.metadata.deletion_timestamp is not None:
         return

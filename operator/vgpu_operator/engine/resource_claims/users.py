@@ -23,7 +23,7 @@ _ACTION = "Scheduling"
 
 
 def note_user(state: State, pod: Pod, found: GPUPod | None) -> None:
-    """Remember the ResourceClaims that a pod names beside the one that gives it devices.
+    """Record the ResourceClaims that a pod names in addition to the one that gives it devices.
 
     Args:
         state: The engine's state.

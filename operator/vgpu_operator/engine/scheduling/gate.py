@@ -83,7 +83,7 @@ def _is_let_go_here(state: State, pod: GPUPod) -> bool:
 
 
 def admit(state: State, pod: GPUPod) -> None:
-    """Queue a gated pod, give it what its claim has already, or record why it cannot be served."""
+    """Queue a gated pod, give it the devices its claim already has, or record why it is refused."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None and not held.is_tentative:
         state.claims.look_at(held.key)
@@ -140,7 +140,7 @@ def _note_cure(state: State, pod: GPUPod, refusal: Refusal | None) -> None:
 
 
 def refusal_behind_gate(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
-    """Return why a gated pod cannot be decided now, whatever devices are free; None if it can.
+    """Return why a gated pod cannot be decided now, regardless of free devices; None if it can.
 
     The state is not changed. `claim` is the pod's claim, if that exists.
     """

@@ -101,7 +101,7 @@ def why_not_whole(state: State, key: GroupKey) -> Refusal | None:
 
 
 def why_waiting(state: State, key: GroupKey) -> Refusal | None:
-    """Return why a group cannot be planned now, whatever is free; None if it can."""
+    """Return why a group cannot be planned now, regardless of free devices; None if it can."""
     refusal, least = why_not_whole(state, key), least_of(state, key)
     if refusal is not None or least is None:
         return refusal
@@ -243,7 +243,7 @@ def _plan(state: State, pod: GPUPod) -> Plan | None:
 
 
 def expect(state: State, pod: GPUPod, node: str) -> None:
-    """Count a planned pod on its node, for the rules among pods; nobody is woken by that."""
+    """Count a planned pod on its node for the rules among pods, without requeueing other pods."""
     filters = state.ledger.filters
     filters.hosts.expect(pod.uid, node=node, cpu_milli=pod.cpu_milli)
     filters.expect_pod(pod.pod, node)
@@ -338,7 +338,7 @@ def _can_go(state: State, pod: GPUPod, held: Reservation) -> bool:
 
 
 def review_groups(state: State) -> None:
-    """Take back what is reserved for groups that cannot start, or whose claims are not written."""
+    """End the reservations of groups that cannot start, or whose claims are not written."""
     for key, until in list(state.gates.starting.items()):
         offers = [(pod, held) for pod in members(state, key) if (held := _offered(state, pod))]
         if not offers or lacking(state, key) == 0:

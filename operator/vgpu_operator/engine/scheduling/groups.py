@@ -120,7 +120,7 @@ def filter_member(state: State, pod: GPUPod, candidates: Collection[str]) -> Res
 def _given_back_first(state: State, pod: GPUPod, candidates: Collection[str]) -> Refusal | None:
     """Return a refusal if the pod's claim still has devices on a node that is no candidate.
 
-    They are from an earlier try. A place would hide them, and nobody would take them back for as
+    They are from an earlier try. A place would hide them, and they would not be released for as
     long as the group is tried. The pod is read before, as its Binding there may have succeeded.
     """
     held = state.reservations.of_pod(pod.uid) or _inherited(state, pod)
@@ -305,7 +305,7 @@ def requeue_group(state: State, key: GroupKey) -> Generator[list[Effect], None, 
     work = state.groups[key] = GroupTry(state.now, state.now)
     found = yield from _plan_together(state, key)
     if state.groups.get(key) is not work or work.offered or work.asked:
-        return True  # kube-scheduler has begun to try the group meanwhile
+        return True  # kube-scheduler has since begun to try the group
     kept = [each for each in found if state.reservations.is_current(each[1])]
     if not kept or len(kept) < enough(state, key):
         end_try(state, key)
@@ -336,7 +336,7 @@ def _plan_together(
 
 
 def waiting_members(state: State, key: GroupKey) -> list[GPUPod]:
-    """Return the group's GPU pods that have no node and no Binding under way, by name."""
+    """Return the group's GPU pods that have no node and no Binding in flight, by name."""
     return [pod for pod in members(state, key) if _waits(state, pod) and not stands(state, pod)]
 
 
@@ -372,7 +372,7 @@ def enough(state: State, key: GroupKey) -> int:
 def without_devices(state: State, key: GroupKey) -> list[GPUPod]:
     """Return the pods that wait, but not those that still have devices from an earlier try.
 
-    A place would replace their reservation, and nobody would take the devices off their claims.
+    A place would replace their reservation, and the devices would stay on their claims.
     """
     return [pod for pod in waiting_members(state, key) if not _has_devices(state, pod)]
 
@@ -423,7 +423,7 @@ def _missing(state: State, key: GroupKey) -> int:
 
 
 def stands(state: State, pod: GPUPod) -> bool:
-    """Return True if the pod is bound or its Binding is under way."""
+    """Return True if the pod is bound or its Binding is in flight."""
     held = state.reservations.of_pod(pod.uid)
     return pod.pod.is_bound or (held is not None and held.is_binding)
 

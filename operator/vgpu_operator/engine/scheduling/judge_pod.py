@@ -39,14 +39,14 @@ def _may_be_served(state: State, pod: GPUPod, claim: VGPUClaim | None) -> bool:
     if pod.wants_node:
         return pod.uid in state.pods.blocked
     if not pod.is_admitted and not state.ledger.devices(pod.pod.spec.node_name):
-        return False  # beside HAMi: it runs on a node of HAMi's, and asks nothing of us
+        return False  # beside HAMi: the pod runs on a node of HAMi's and requests nothing of us
     return (
         pod.is_running and not _has_its_allocation(pod, claim) and pod.uid not in state.pods.ended
     )
 
 
 def _spec_for(state: State, pod: GPUPod, claim: VGPUClaim | None) -> VGPUClaimSpec | Refusal:
-    """Return the spec of the pod's claim, or why the claim cannot serve it whatever is free."""
+    """Return the spec of the pod's claim, or why the claim cannot serve it with any devices."""
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal) or claim is None:
         return spec

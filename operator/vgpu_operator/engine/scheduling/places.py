@@ -96,7 +96,7 @@ def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
     """Make a reservation of the allocation that the claim already has."""
     allocation = claim.status.allocation
     assert allocation is not None
-    state.claims.expired.pop(key_of(claim), None)  # do not take it back: the pod has come after all
+    state.claims.expired.pop(key_of(claim), None)  # keep it allocated: the pod came after all
     state.ledger.count_as(key_of(claim), pod.scopes)
     reservation = Reservation(
         key=key_of(claim),
@@ -183,7 +183,7 @@ def lapse(state: State, reservation: Reservation) -> None:
     pod = state.cache.pod(reservation.pod_uid)
     is_nobodys = reservation.is_immediate or reservation.is_withdrawn
     if is_nobodys or pod is None or not pod.wants_node or pod.group is not None:
-        return  # a group's pod begins anew with its group
+        return  # a pod of a group is tried again with its group
     if state.queue.get(reservation.key) is None:  # if it waits, a Filter has ruled its node out
         state.pods.slow.add(pod.uid)
     columns = state.ledger.columns
@@ -206,7 +206,8 @@ def unreserve(state: State, reservation: Reservation) -> None:
 def _let_go(state: State, reservation: Reservation) -> None:
     """Free the capacity of a reservation that has ended."""
     if reservation.is_tentative:
-        # Nobody was ever refused because of a provisional place that is not awaited.
+        # No pod was refused because of a provisional place that is not awaited, so none is
+        # requeued.
         if reservation.group is None or reservation.is_awaited:
             state.ledger.touch(reservation.node)  # pods that wait may fit there now
     else:

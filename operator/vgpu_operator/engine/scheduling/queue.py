@@ -115,7 +115,7 @@ class WaitClass:
         return iter(list(self.waiters.values()))
 
     def head(self) -> Waiter | None:
-        """Return the waiter with the lowest rank, or None if nobody waits."""
+        """Return the waiter with the lowest rank, or None if the queue is empty."""
         while self.heap:
             waiter = self.heap[0][2]
             if self.waiters.get(waiter.key) is waiter:
@@ -133,8 +133,8 @@ class WaitClass:
     def leave(self, key: ClaimKey) -> None:
         """Remove a claim that no longer waits."""
         del self.waiters[key]
-        # Only the head is popped when it is stale. A head that stays for days would let the heap
-        # grow with all that come and go behind it.
+        # Only the head is popped when it is stale. Rebuild the heap: behind a head that stays for days
+        # it would grow with every waiter that comes and goes.
         if len(self.heap) > 2 * len(self.waiters) + _STALE:
             waiting = self.waiters
             self.heap = [each for each in self.heap if waiting.get(each[2].key) is each[2]]
@@ -186,7 +186,7 @@ class WaitQueue:
         return group in self._of_group
 
     def class_of(self, kind: EquivalenceClass) -> WaitClass | None:
-        """Return the class of a kind, or None if nobody waits in it."""
+        """Return the class of a kind, or None if it has no waiter."""
         return self._classes.get(kind)
 
     def put(self, waiter: Waiter) -> Waiter:
@@ -214,7 +214,7 @@ class WaitQueue:
         return self.take(key)
 
     def take(self, key: ClaimKey) -> Waiter | None:
-        """Remove and return a waiter that is being tried; if it comes back, it keeps its time."""
+        """Remove and return a waiter to be tried; if it is requeued, it keeps its waiting time."""
         waiter = self._waiters.pop(key, None)
         if waiter is None:
             return None

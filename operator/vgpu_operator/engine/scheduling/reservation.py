@@ -135,7 +135,7 @@ class Reservation:
             self.until = now
 
     def withdraw(self, now: float) -> None:
-        """Let the offer lapse at once without a tentative place: the scheduler gives it back."""
+        """End the offer now and keep no tentative place, because the scheduler gave it up."""
         if self.phase is Phase.OFFERED:
             self.until, self.is_withdrawn = now, True
 

@@ -169,7 +169,7 @@ def _serve_group(
 def _find_first(
     waiter: Waiter, of_kind: WaitClass, changed: frozenset[int] | None, state: State
 ) -> Plan | None:
-    """Return a plan for the head of a class, or for any pod of a group that it stands for."""
+    """Return a plan for the head of a class, or for any pod of the group that it represents."""
     plan = _find(waiter, changed, state)
     if plan is None and of_kind.kind.group is not None:
         return next((each for _, each in _earmarked(of_kind, changed, state)), None)

@@ -189,7 +189,7 @@ def without_effect(
 
 
 def withdraw(state: State, pod: GPUPod) -> None:
-    """Let a pod's offered place lapse now, unless a Binding to its node may still succeed."""
+    """End a pod's offered reservation now, unless a Binding to its node may still succeed."""
     held = state.reservations.of_pod(pod.uid)
     if held is None:
         return
@@ -404,8 +404,8 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
 
 
 def _refusal_of_pod(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
-    """Return why the pod itself gets no device, whatever its claim says, or None."""
-    # Before anything else: without admission nobody has checked what the pod does with devices.
+    """Return why the pod itself gets no device, regardless of its claim, or None."""
+    # Before anything else: without admission, the pod's use of devices has not been validated.
     if not pod.is_admitted and not _was_decided_for(claim, pod):
         return Refusal(Reason.NOT_ADMITTED, _NOT_ADMITTED)
     if pod.group is None or not pod.wants_node:
@@ -439,7 +439,7 @@ def _was_decided_for(claim: VGPUClaim | None, pod: GPUPod) -> bool:
 
 
 def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
-    """Return why an existing claim cannot serve the pod whatever is free, or None if it can."""
+    """Return why an existing claim cannot serve the pod with any devices, or None if it can."""
     name = claim.metadata.name
     # Otherwise a user who may create claims could give somebody's waiting pod other amounts.
     if pod.owned and not is_owned_by(claim, pod.uid):

@@ -112,7 +112,7 @@ def _earmark_group(waiter: Waiter, group: GroupKey, state: State) -> Iterator[No
 
 
 def _promised(waiter: Waiter, state: State) -> set[int]:
-    """Return the devices that will be others' soon, so that an earmark on them would be lost.
+    """Return the devices that others will get soon, so that an earmark on them would be useless.
 
     More important pods were requeued for them, or pods have been evicted for another request.
     """
