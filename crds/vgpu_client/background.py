@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits: kept alive while they run, and cancelled together."""
+"""Background tasks, which are kept alive while they run and cancelled together."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class FixedHeaders:
         return self._headers
 
     async def renew(self) -> None:
-        """Do nothing: whoever made these credentials reads them again."""
+        """Do nothing: the creator of these credentials reads them again."""
 
 
 class TokenFile:

@@ -67,7 +67,7 @@ def agents(run: Kubectl, node: str | None = None) -> Mapping[str, str]:
 
 
 def sentence(error: Exception) -> str:
-    """Return the error in one line, in kubectl's own words if it printed any."""
+    """Return the error in one line, with kubectl's own message if it printed one."""
     if isinstance(error, FileNotFoundError) and error.filename == "kubectl":
         return "kubectl is not on the PATH"
     said = str(error)

@@ -125,7 +125,7 @@ class Elector:
         return min(regular_s, left_s) if left_s > 0 else regular_s
 
     async def keep(self) -> NoReturn:
-        """Renew the lease for ever.
+        """Renew the lease until cancelled or lost.
 
         Raises:
             LeaseLost: Another replica holds it, or it expired before a renewal succeeded.
@@ -149,7 +149,7 @@ class Elector:
         with suppress(ClientError):  # then it simply expires
             try:
                 await self._write_released()
-            except Conflict:  # a renewal was under way when `keep` was ended
+            except Conflict:  # a renewal was in flight when `keep` was ended
                 self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
                 if self._lease["spec"].get("holderIdentity") == self.identity:
                     await self._write_released()

@@ -312,7 +312,7 @@ class ObjectWriter:
                 return Unsent("no time left to write")
             try:
                 return Written(await request.send(self._api, target, version, timeout_s))
-            except TooManyRequests as error:  # certainly not carried out, whatever the request is
+            except TooManyRequests as error:  # certainly not carried out, for any kind of request
                 busy = str(error)
                 await self._clock.sleep(error.retry_after)
             except Conflict as error:

@@ -58,7 +58,7 @@ class PluginCredentials:
                 self._files, self._context, client_configuration=self._found
             )
         except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
-            # The loader raises whatever Python raises on a malformed file.
+            # The loader lets through any error that Python raises on a malformed file.
             raise LoginError(f"kubeconfig {self._files}: {error}") from error
 
     def certificate(self) -> ClientCertificate | None:

@@ -137,7 +137,7 @@ class Recorder:
         self._due.set()
 
     async def run(self) -> None:
-        """Write events for ever."""
+        """Write events until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()

@@ -228,7 +228,7 @@ class Reflector(Generic[T]):
             await delivered
 
     async def run(self) -> None:
-        """Keep the handler up to date for ever.
+        """Keep the handler up to date until cancelled.
 
         Raises:
             DataRestored: The server's data is older than what was delivered.
@@ -244,7 +244,7 @@ class Reflector(Generic[T]):
                         self._failures += 1
                         await self._times.clock.sleep(self._retry_s())
             except Gone as error:
-                # The cache that served the list may stay behind for ever.
+                # The cache that served the list may stay behind indefinitely.
                 self._quorum_required = True
                 await self._start_over("gone", error)
             except ClientError as error:
@@ -321,13 +321,13 @@ class Reflector(Generic[T]):
         )
 
     def _item(self, raw: Object) -> _Item:
-        """Return what is kept of an object after its page is dropped."""
+        """Return the part of an object that is kept after its page is dropped."""
         place, version = _place(raw), _version(raw)
         if self._known.get(place) == version:
             return _Item(place, version)
         try:
             return _Item(place, version, read=True, obj=self._decode(raw))
-        except Exception as error:  # whatever the decoder raises, the object must not be lost
+        except Exception as error:  # the object must not be lost, whatever error the decoder raises
             raw["metadata"].pop("managedFields", None)
             return _Item(place, version, read=True, raw=raw, error=error)
 

@@ -1,4 +1,4 @@
-"""Wait for the next configuration. A wrong one is logged, and the previous one stays in force."""
+"""Waits for the next configuration. An invalid one is logged, and the previous one stays in use."""
 
 from __future__ import annotations
 

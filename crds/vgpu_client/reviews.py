@@ -1,4 +1,4 @@
-"""Ask the API server whose a token is and what its user may do: TokenReview, SubjectAccessReview.
+"""Asks the API server for a token's user (TokenReview) and permissions (SubjectAccessReview).
 
 Answers are cached for a while, and only so many. A page that refreshes, or a scrape every few
 seconds, costs the API server nothing. A flood of forged tokens costs the server and us no more than
@@ -29,7 +29,7 @@ V = TypeVar("V")
 
 
 class Busy(VgpuError):
-    """Too many questions are waiting already; a retry may succeed."""
+    """Too many reviews are waiting already; a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)

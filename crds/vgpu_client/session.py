@@ -23,7 +23,7 @@ Linux has these options, macOS not all of them.
 
 
 class Sockets:
-    """Makes the session's sockets, and knows which of them are open.
+    """Creates the session's sockets, and tracks which of them are open.
 
     A TLS connection is closed in the background. A loop that ends before that is done leaves the
     socket to the garbage collector, so the caller that closes a session waits.

@@ -1,7 +1,7 @@
 /* compute.h - the engines of the machine's cards (engine.h). All processes share them, and they follow the system's clock.
  *
- * They lie in `<machine file>.engine`, created on first use. Nothing runs them in the background: a process that reads them
- * first lets them catch up with the present. A process joins a card's engine with its first kernel that takes time.
+ * They are stored in `<machine file>.engine`, created on first use. Nothing runs them in the background: a process that
+ * reads them first lets them catch up with the present. A process joins a card's engine with its first kernel that takes time.
  */
 #ifndef FAKE_COMPUTE_H
 #define FAKE_COMPUTE_H

@@ -1,4 +1,4 @@
-/* cuda_capture.c - captures: streams that record into a graph, and the calls that are forbidden meanwhile. */
+/* cuda_capture.c - captures: streams that record into a graph, and the calls that are forbidden during a capture. */
 #include "cuda_work.h"
 
 static __thread int capture_mode; /* the calling thread's CU_STREAM_CAPTURE_MODE_* */

@@ -25,7 +25,7 @@ static CUresult launch(CUfunction function, const unsigned *grid, const unsigned
         return cuda_graph_capture(stream->capture, CU_GRAPH_NODE_TYPE_KERNEL, shape);
     }
     if (function->faults) {
-        stream->context->broken = 1; /* the launch itself succeeds; whatever comes next fails */
+        stream->context->broken = 1; /* the launch itself succeeds; the next call fails */
         return CUDA_SUCCESS;
     }
     if (!shape.ns) {

@@ -31,7 +31,7 @@ struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result)
     return stream->context;
 }
 
-/* Special stream handles, by context: created at their first use and kept for ever. */
+/* Special stream handles, by context: created at their first use and never removed. */
 static struct CUstream_st *named(struct CUctx_st *context, int per_thread)
 {
     static __thread struct CUstream_st own[THREAD_STREAMS], legacy[THREAD_STREAMS];

@@ -41,7 +41,7 @@ CUresult cuda_work_finish(struct CUctx_st *context, const struct CUstream_st *st
             return CUDA_SUCCESS;
         }
         if (stream) {
-            /* Work that others submit meanwhile does not concern us. */
+            /* Work that others submit from now on is not waited for. */
             const struct engine_queue *q = &e->contexts[mine].queues[stream->queue];
             until = first ? q->tail : until;
             done = (int32_t)(q->head - until) >= 0;

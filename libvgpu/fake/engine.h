@@ -45,7 +45,7 @@ struct engine_op {
 };
 
 struct engine_queue {
-    uint32_t head, tail; /* since the start; entry n lies at n % ENGINE_DEPTH */
+    uint32_t head, tail; /* since the start; entry n is at n % ENGINE_DEPTH */
     struct engine_op ops[ENGINE_DEPTH];
 };
 

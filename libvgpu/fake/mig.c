@@ -27,7 +27,7 @@ static void name_it(struct machine_card *it, const struct machine_card *card, ui
     memcpy(it->uuid_bytes, card->uuid_bytes, sizeof it->uuid_bytes);
     it->uuid_bytes[4] ^= (unsigned char)(generation >> 8);
     it->uuid_bytes[5] ^= (unsigned char)generation;
-    it->uuid_bytes[6] ^= 0x10; /* not the card's own UUID, whatever the generation */
+    it->uuid_bytes[6] ^= 0x10; /* not the card's own UUID, in any generation */
     for (int i = 0, dash = 0; i < 16; i++) {
         if (dash < 4 && i == dashes[dash]) {
             *out++ = '-';

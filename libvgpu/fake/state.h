@@ -29,7 +29,7 @@ struct state_share {
     uint32_t generation; /* distinguishes it from earlier ones in the same record */
 };
 
-/* How much of a card the driver lets the processes of a cgroup use. */
+/* The amount of a card's memory that the driver lets the processes of a cgroup use. */
 struct state_limit {
     char group[STATE_GROUP_BYTES]; /* its folder; "": a free record */
     int32_t card;
@@ -67,7 +67,7 @@ struct state_instance {
 
 struct state_process {
     int32_t pid; /* 0: free record */
-    int32_t serial; /* unique among all processes of this machine, for ever */
+    int32_t serial; /* unique among all processes of this machine, never reused */
     uint32_t space; /* its PID namespace */
     uint32_t host_pid; /* its PID on the host if it is in another namespace, once somebody on the host has looked */
     uint64_t start_time;
@@ -85,8 +85,8 @@ struct state_event {
 
 struct state {
     uint64_t magic;
-    uint32_t host_space; /* PID namespace of the process that created this file; it stands for the host's */
-    int32_t serials; /* serial numbers given out so far */
+    uint32_t host_space; /* PID namespace of the process that created this file, taken as the host's */
+    int32_t serials; /* the number of serial numbers assigned so far */
     uint32_t pids,
         bytes; /* 1 more than the value that replaces the machine's setting, as after an upgrade of the driver; 0: none */
     uint32_t process_high;

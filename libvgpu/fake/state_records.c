@@ -68,7 +68,7 @@ uint32_t state_own_space(void)
 }
 
 /* Each record has one byte after the file's contents, on which its process holds a read lock while it lives. The kernel
- * releases the lock when the process ends, in whatever namespace it ran. */
+ * releases the lock when the process ends, regardless of its namespace. */
 static struct flock record_byte(const struct state *s, const struct state_process *p, short type)
 {
     off_t at = (off_t)sizeof(struct state) + (p - s->processes);
@@ -99,7 +99,7 @@ void state_clear(struct state *s)
     for (uint32_t i = 0; i < s->process_high; i++) {
         struct state_process *p = &s->processes[i];
         if (p->pid && p != own.record && !state_is_alive(s, p)) {
-            p->pid = 0; /* a record without a PID is free, whatever else it contains */
+            p->pid = 0; /* a record without a PID is free, regardless of its other fields */
         }
     }
     for (int i = 0; i < STATE_MAX_SHARES; i++) {

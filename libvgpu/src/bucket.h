@@ -50,13 +50,13 @@ int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, struct vgpu_ins
 /* Add `gpu_ns` to what was taken, or subtract it if it is negative. */
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent, int64_t gpu_ns);
 
-/* Return 1 if others used the device recently, or if nobody knows. If NVML is read rarely, this may be set for a time
+/* Return 1 if others used the device recently, or if that is not known. If NVML is read rarely, this may be set for a time
  * in the future. */
 #define VGPU_OTHERS_AHEAD_NS UINT64_C(30000000000)
 int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
 /* Get or set whether others have a context on the device. The process that reads NVML sets it for all processes of the
- * container. `otherwise` is returned if nobody has set it. */
+ * container. `otherwise` is returned if it was never set. */
 int vgpu_bucket_is_crowded(const struct vgpu_region_bucket *bucket, int otherwise);
 void vgpu_bucket_set_crowded(struct vgpu_region_bucket *bucket, int is_crowded);
 

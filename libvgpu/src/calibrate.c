@@ -109,7 +109,7 @@ struct totals {
     double raw, charged, placed_raw, placed_charged, queued_ns;
 };
 
-/* Interpolate the totals at a past moment between two notes. Return 0 if the notes do not go back so far. */
+/* Interpolate the totals at a past moment between two notes. Return 0 if the oldest note is newer. */
 static int noted_at(const struct vgpu_calibration *s, struct vgpu_instant at, struct totals *out)
 {
     for (uint32_t back = 1; back < s->count; back++) {

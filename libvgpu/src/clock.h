@@ -1,4 +1,4 @@
-/* clock.h - reads clocks and sleeps without libc, because a program can preload a library that lies about both. */
+/* clock.h - reads clocks and sleeps without libc, because a program can preload a library that falsifies both. */
 #ifndef VGPU_CLOCK_H
 #define VGPU_CLOCK_H
 

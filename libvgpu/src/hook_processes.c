@@ -11,7 +11,7 @@
 #include "usage.h"
 #include "view.h"
 
-#define RETRIES 4 /* attempts, for a list that grows meanwhile */
+#define RETRIES 4 /* attempts, because the list can grow between calls */
 #define MORE 16     /* entries beyond the list's former length */
 
 /* Return what a slot holds of a device by the ledger. */

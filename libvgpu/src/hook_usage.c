@@ -4,7 +4,7 @@
 #include "launch.h"
 #include "usage.h"
 
-#define RETRIES 4 /* attempts, for a list that grows meanwhile */
+#define RETRIES 4 /* attempts, because the list can grow between calls */
 #define MORE 16     /* entries beyond the list's former length */
 
 /* Samples this close together belong to one moment. */

@@ -88,7 +88,7 @@ static int was_replaced(const struct vgpu_region_slot *slot, uint64_t owner, con
     return now && now != layout;
 }
 
-/* Take the right to a dead process's slot from `owner`, and empty it except for what others have open. Return 0 if another
+/* Take over a dead process's slot from `owner`, and clear it except for exports that others have open. Return 0 if another
  * process was first. */
 static int clear(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t owner, uint64_t me, int *kept)
 {

@@ -16,10 +16,11 @@
 #include "vgpu_abi.h"
 #include "world.h"
 
-/* Return how many slots from the first one on may have been used. Never more than exist, whatever the region says. */
+/* Return how many slots from the first one on may have been used. At most the number that exists, even if the region is
+ * corrupt. */
 uint32_t vgpu_ledger_high(const struct vgpu_region *region);
 
-/* Stands for page-locked host memory where a column is expected. */
+/* The column number that means page-locked host memory. */
 #define VGPU_HOST VGPU_MAX_DEVICES
 
 /* The driver rounds linear memory up to this size. */
@@ -81,7 +82,7 @@ void vgpu_ledger_exported(struct vgpu_region_slot *mine, unsigned column, uint64
 uint64_t vgpu_ledger_exported_bytes(const struct vgpu_region_slot *slot, unsigned column);
 
 /* Clear the slots of dead processes and return how many there were. What such a process had exported stays charged
- * while any process has anything open, because nobody knows who has what. */
+ * while any process has anything open, because the region does not record which process opened which export. */
 int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self);
 
 #endif

@@ -110,7 +110,7 @@ static void *open_library(const char *name, int flags)
     return at ? ((void *(*)(const char *, int))at)(name, flags) : NULL;
 }
 
-/* ------------------------------------------------------------------ where a caller stands beside us */
+/* ------------------------------------------------------------------ the caller's position relative to this library */
 
 static int each_object(int (*callback)(struct dl_phdr_info *, size_t, void *), void *argument)
 {

@@ -60,7 +60,7 @@ int vgpu_mounts_are_single(const char *path, long fd)
         }
         kept = strlen(line);
         if (kept == sizeof text - 1) {
-            kept = 0; /* no place of ours is named so far behind in a line */
+            kept = 0; /* no mount point of ours is this far into a line */
         }
         memmove(text, line, kept);
     }

@@ -145,7 +145,7 @@ static void drop(struct vgpu_objects *objects, int (*belongs)(const void *what, 
             struct vgpu_object o = stripe->places[i];
             if (o.kind && belongs(what, &o)) {
                 released(argument, &o);
-                erase(stripe, i); /* may pull another one into this place: look at it again */
+                erase(stripe, i); /* may move another entry into this place: check it again */
             } else {
                 i++;
             }

@@ -14,11 +14,11 @@
 #define LOOK_ANYWAY 256 /* allocations after which it is read in any case */
 /* Reading may take one part in this many of the time. */
 #define LOOK_SHARE 100
-/* Nobody knows the cost of a context until the driver, or the agent, has shown one. Otherwise this much is assumed for each,
+/* The cost of a context is unknown until the driver or the agent has shown one. Until then this much is assumed for each,
  * an estimate above what is reported for V100 to H100. */
 #define GUESS_BYTES (UINT64_C(64) << 20)
 #define GUESS_BYTES_A_PROCESSOR (UINT64_C(4) << 20)
-/* Stands for a cost if contexts were seen to take nothing. */
+/* The stored cost if contexts were seen to take nothing. */
 #define COSTS_NOTHING UINT64_C(1)
 /* How long to wait, in naps, for another process of the container to find out. */
 #define PATIENCE_NS UINT64_C(250000000)
@@ -332,7 +332,7 @@ static void replace_guess(struct vgpu_process *p, const struct vgpu_device *devi
     }
 }
 
-/* Compare one device. Whatever it holds is charged, even above the limit. */
+/* Compare one device. Everything it holds is charged, even above the limit. */
 static int look(struct vgpu_process *p, int ordinal)
 {
     struct vgpu_overhead *over = &p->overheads[ordinal];

@@ -127,8 +127,8 @@ static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
     return (bytes + chunk - 1) / chunk * chunk;
 }
 
-/* Charge the growth that an allocation will cause, or nothing if the pool has room. The bare amount is tried only until a
- * chunk has been seen; if the driver takes more, that is found and given back afterwards. Graphs are excluded, because a
+/* Charge the growth that an allocation will cause, or nothing if the pool has room. Only the requested amount is tried until
+ * a chunk has been seen; if the driver takes more, that is found and given back afterwards. Graphs are excluded, because a
  * launch cannot be undone. The caller holds the pool's lock. */
 static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {

@@ -213,7 +213,7 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
     }
     if (kind == VGPU_WITH_OTHERS || kind == VGPU_WITH_WAITS) {
         uint64_t usual = atomic_load(&probe->cost->ns);
-        ns = ns > usual ? usual : ns; /* the rest was others' time */
+        ns = ns > usual ? usual : ns; /* the rest is attributed to other containers */
     }
     if (probe->alone) {
         double factor = vgpu_probe_factor(device, ns);

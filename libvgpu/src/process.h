@@ -1,6 +1,6 @@
-/* process.h - what the library knows about its own process.
+/* process.h - the library's state of its own process.
  *
- * Everything lies in one arena that the kernel zeroes in every child that does not share memory (MADV_WIPEONFORK),
+ * Everything is in one arena that the kernel zeroes in every child that does not share memory (MADV_WIPEONFORK),
  * whichever call created the child. A child therefore starts with nothing: no slot, no charges, no held locks.
  */
 #ifndef VGPU_PROCESS_H

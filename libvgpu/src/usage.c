@@ -138,7 +138,7 @@ static int read_list(const struct vgpu_process *p, const struct vgpu_nvml *nvml,
     *out = (struct list){.all = out->few, .count = MOST};
     nvmlReturn_t result = read ? read(handle, &out->count, out->few) : NVML_ERROR_NOT_SUPPORTED;
     if (result == NVML_ERROR_INSUFFICIENT_SIZE) {
-        out->count += 16; /* room for processes that start meanwhile */
+        out->count += 16; /* space for processes that start between the two calls */
         out->all = calloc(out->count, sizeof *out->all);
         result = out->all ? read(handle, &out->count, out->all) : NVML_ERROR_MEMORY;
     }
@@ -188,7 +188,7 @@ int vgpu_usage_memory(struct vgpu_process *p, const struct vgpu_device *device, 
     if (known) {
         drop_list(&list);
     }
-    /* Drivers that cannot tell say 0 or "not available"; nobody holds more than there is. */
+    /* Drivers that cannot tell return 0 or "not available"; no process holds more than the device has. */
     int is_lie = *out && nvml->nvmlDeviceGetMemoryInfo && nvml->nvmlDeviceGetMemoryInfo(handle, &memory) == NVML_SUCCESS &&
                  *out > memory.total;
     return *out && *out != UINT64_MAX && !is_lie;
@@ -256,7 +256,7 @@ int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_
     struct list list;
     nvmlDevice_t handle;
     unsigned count = SAMPLES;
-    /* Without the region nobody knows: the limit applies, and no part of a kernel's time is attributed to neighbours.
+    /* Without the region this is unknown: the limit applies, and no part of a kernel's time is attributed to neighbours.
      * Otherwise a container could get more of an idle device by truncating its region. */
     *out = (struct vgpu_measurement){.others = 1, .neighbours = 0, .others_known = 1};
     if (!device || device->column < 0 || !vgpu_process_slot(p) || !slots_of(p)) {
@@ -289,7 +289,7 @@ int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_
     add_up(p, samples, count, pids, out);
     out->neighbours = shows_all ? shows_others : out->others || had_company(p, device);
     if (is_alone) {
-        out->others = out->neighbours = 0; /* what is not ours is of processes that have ended */
+        out->others = out->neighbours = 0; /* the remaining samples are from processes that have ended */
     }
     out->end = by_our_clock(out->stamp_us);
     return out->stamp_us > after_us;

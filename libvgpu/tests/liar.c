@@ -1,6 +1,7 @@
 /* liar.c - a library that a tenant preloads to escape its limits: it replaces libc functions that the library could rely on.
  *
- * LIAR names what it lies about. It lies only to libvgpu.so, so the test and the simulated driver see the truth.
+ * The environment variable LIAR names the calls that it falsifies. It lies only to libvgpu.so, so the test
+ * and the simulated driver see the truth.
  */
 #include <dlfcn.h>
 #include <errno.h>

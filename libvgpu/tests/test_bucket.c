@@ -160,7 +160,7 @@ TEST(processes_killed_at_any_instruction_leave_a_budget_that_works)
         usleep((useconds_t)(random() % 3000));
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
-        now += 100 * S; /* past whatever it took */
+        now += 100 * S; /* later than everything it took */
         CHECK_EQ(vgpu_bucket_take(b, vgpu_at(now), 50, MS).ns, 0);
     }
     munmap(b, 4096);

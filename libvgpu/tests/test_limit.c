@@ -322,7 +322,7 @@ static void allocate_as_a_child(void)
     CHECK_EQ(cuMemAlloc_v2(&out, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* the parent's 40 MiB still count */
     CHECK_EQ(cuMemAlloc_v2(&out, 60 * MIB), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), LIMIT);
-    cuMemFree_v2(of_parent); /* whatever the driver does with it, it must not affect the parent's charge */
+    cuMemFree_v2(of_parent); /* regardless of the driver's result, the parent's charge must not change */
     CHECK_EQ(stage_ledger_sum(), LIMIT);
 }
 

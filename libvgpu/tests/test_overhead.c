@@ -62,7 +62,7 @@ TEST(what_a_context_costs_is_learned_and_charged)
     CUcontext context;
     fresh(1024 * MIB);
     CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
-    CHECK(stage_ledger_sum() >= CONTEXT); /* at once, whatever the driver reports */
+    CHECK(stage_ledger_sum() >= CONTEXT); /* at once, regardless of what the driver reports */
     act_as_agent();
     until_ledger_is(CONTEXT);
     CHECK_EQ(stage_card_used(), CONTEXT);

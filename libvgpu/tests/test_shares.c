@@ -217,7 +217,7 @@ TEST(streams_of_kernels_that_fill_the_device_start_at_their_share_in_each_proces
     }
 }
 
-/* The shares add up to the whole device, so whoever has launches waiting in its queues must not be credited for them. Windows
+/* The shares add up to the whole device, so a process must not be credited for launches that wait in its queues. Windows
  * of five seconds differ from the share by up to 2.8 points in both directions; a queue that fills at a neighbour's cost
  * takes more than that from it. */
 TEST(no_queue_fills_at_the_cost_of_a_neighbour)

@@ -166,7 +166,7 @@ TEST(a_process_finds_itself_under_either_pid)
     p = fresh(ON_HOST, 0);
     lists((unsigned)getpid(), 4 * MIB);
     CHECK_EQ(memory_shown(p), 4 * MIB);
-    p = fresh(0, 0); /* also without the agent, if the list has nobody outside our sight */
+    p = fresh(0, 0); /* also without the agent, if all listed processes are visible here */
     lists((unsigned)getpid(), 4 * MIB);
     lists((unsigned)getppid(), 7 * MIB);
     CHECK_EQ(memory_shown(p), 4 * MIB);
@@ -191,7 +191,7 @@ TEST(what_a_driver_cannot_tell_is_not_taken_for_nothing_or_for_everything)
         struct vgpu_process *p = fresh(ON_HOST, 0);
         lists(ON_HOST, lies[i]);
         CHECK_EQ(memory_shown(p), NOT_KNOWN);
-        lists(ON_HOST, lies[i]); /* nor what overflows */
+        lists(ON_HOST, lies[i]); /* the sum of both entries overflows for some */
         CHECK_EQ(memory_shown(p), NOT_KNOWN);
     }
     struct vgpu_process *p = fresh(ON_HOST, 0);
@@ -258,7 +258,7 @@ TEST(a_list_that_hides_others_does_not_prove_that_there_are_none)
     CHECK_EQ(measured(p, 0).neighbours, 1);
     region.columns[0].bucket.others_ns = 0;
     CHECK_EQ(measured(p, 0).neighbours, 0);
-    listed[0].pid = ON_HOST; /* this driver omits nobody */
+    listed[0].pid = ON_HOST; /* this driver omits no process */
     CHECK_EQ(measured(p, 0).neighbours, 0);
     lists(777777, MIB);
     CHECK_EQ(measured(p, 0).neighbours, 1);
@@ -282,7 +282,7 @@ TEST(a_process_without_a_name_is_waited_for_while_it_lives)
 {
     struct vgpu_process *p = fresh(ON_HOST, 0);
     shows(ON_HOST, 30);
-    CHECK_EQ(measured(p, 0).others, 1); /* the sibling's samples would look like others' */
+    CHECK_EQ(measured(p, 0).others, 1); /* the sibling's samples would be attributed to other containers */
     region.slots[1].owner = 7;
     CHECK_EQ(measured(p, 1).percent, 30);
 }

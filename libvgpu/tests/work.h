@@ -69,7 +69,7 @@ CUfunction work_kernel(const char *name);
 /* Launch this many blocks of 256 threads. */
 CUresult work_launch(CUfunction function, unsigned blocks, CUstream stream);
 
-/* Start this program again as a worker (`argv[1]` is the word) that ends with us at the latest. */
+/* Start this program again as a worker, with `argv[1]` set to the word. It ends with this process at the latest. */
 pid_t work_start_worker(char *word);
 
 /* Return CLOCK_MONOTONIC in ns. */

@@ -174,7 +174,7 @@ class Started:
             self._process.communicate()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
-                stream.close()  # also of one that ended by itself and was asked for nothing
+                stream.close()  # also of one that ended by itself without a request
 
 
 def environment(library: Path, **settings: str) -> dict[str, str]:

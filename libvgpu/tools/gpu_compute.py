@@ -316,7 +316,7 @@ class Shares:
 
 
 def _judge(work: Work, percent: int, done: dict[str, Any], bar: float) -> dict[str, Any]:
-    """Return the measured share of a run, and what is wrong with it."""
+    """Return the measured share of a run, and its faults."""
     if not done["per_second"]:
         raise CaseError("nothing ran in the time that counts")
     got = 100 * done["per_second"] / work.per_second

@@ -1,7 +1,7 @@
 """Reads from the sources of this checkout the constants that a device can confirm or refute.
 
-A finding names the constant, its value here and the measured value, so that nobody has to search
-for the meaning of a figure in the code.
+A finding names the constant, its value here and the measured value, so that the reader need not
+search the code for the meaning of a figure.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def constant(file: str, name: str) -> float:
 def calibration(
     file: str, name: str, measured: float, *, factor: float = FACTOR, unit: str = "ns"
 ) -> dict[str, Any]:
-    """Return a comparison of a measured value with the constant that stands for it."""
+    """Return a comparison of a measured value with the constant that represents it."""
     value = constant(file, name)
     fits = value / factor <= measured <= value * factor if value else measured == 0
     return _row(file, name, value, measured, unit, fits=fits)
 
 
 def at_most(file: str, name: str, measured: float, *, unit: str = "ns") -> dict[str, Any]:
-    """Return a comparison with a constant that bounds what is measured."""
+    """Return a comparison with a constant that the measured value must not exceed."""
     value = constant(file, name)
     return _row(file, name, value, measured, unit, fits=abs(measured) <= value)
 
 
 def at_least(file: str, name: str, measured: float, *, unit: str = "ns") -> dict[str, Any]:
-    """Return a comparison with a constant that what is measured must reach."""
+    """Return a comparison with a constant that the measured value must reach."""
     value = constant(file, name)
     return _row(file, name, value, measured, unit, fits=measured >= value)
 

@@ -82,7 +82,7 @@ class Facts:
     def _where_possible(
         self, name: str, body: Callable[[Deadline], dict[str, Any]]
     ) -> Callable[[Deadline], dict[str, Any]]:
-        """Return the body, or one that says why this device has nothing to measure."""
+        """Return the body, or a body that reports why this device cannot be measured."""
         turns = name.startswith(("turns", "marks beside"))
         why = UNDER_MPS if self._mps and turns else ""
         why = IN_MIG if self._mig and name.startswith("NVML's samples") else why

@@ -49,7 +49,7 @@ def is_under_mps() -> bool:
 
 
 def allows(*words: str) -> bool:
-    """Return True if this user may run `unshare` with these words."""
+    """Return True if this user may run `unshare` with these arguments."""
     if not shutil.which("unshare"):
         return False
     try:

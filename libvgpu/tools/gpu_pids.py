@@ -72,7 +72,7 @@ def described(who: dict[str, Any], *, outer: int) -> dict[str, Any]:
 
 
 def judged(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what is wrong: a context that costs nothing, and a PID that nobody can know."""
+    """Return the faults: a context that costs nothing, and a PID that the library cannot know."""
     wrong, limits = [], []
     if found["context_bytes_of_device"] < LEAST_CONTEXT:
         wrong.append(

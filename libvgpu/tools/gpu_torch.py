@@ -72,7 +72,7 @@ class Torch:
         return rows
 
     def _find(self, deadline: Deadline) -> dict[str, Any]:
-        """Look for a Python that has PyTorch; the row that says what was found."""
+        """Look for a Python with PyTorch; return the row that reports it."""
         why = []
         wanted = [os.environ.get("GPU_CHECK_PYTHON"), sys.executable, shutil.which("python3")]
         for python in dict.fromkeys([*filter(None, wanted), "/usr/bin/python3"]):

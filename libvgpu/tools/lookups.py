@@ -123,7 +123,7 @@ def judged(
     answers: Iterable[tuple[str, str] | None],
     rows: Iterable[coverage.Row],
 ) -> dict[str, Any]:
-    """Counts by class, the names that no version of the driver has, and what is wrong."""
+    """Return the counts by class, the names that no version of the driver has, and the faults."""
     by_symbol = {row.symbol: row for row in rows}
     classes: Counter[str] = Counter()
     not_found, wrong = [], []

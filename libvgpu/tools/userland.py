@@ -89,7 +89,7 @@ def stage() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / "machine"
         machine.write_text(MACHINE)
-        # What this machine's user has set for its own cards says nothing of the simulated ones.
+        # Settings of this machine's user for real cards must not affect the simulated ones.
         own = {key: value for key, value in os.environ.items() if not key.startswith(_CHOICES)}
         environment = own | {
             "VGPU_FAKE_MACHINE": str(machine),

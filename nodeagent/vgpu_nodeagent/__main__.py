@@ -289,7 +289,7 @@ async def serve(config: AgentConfig, guard: HangGuard | None = None) -> None:
 async def _end_with(config: AgentConfig, end: Callable[[], object]) -> None:
     """Call `end` when another configuration is mounted; the restarted process will use it.
 
-    Containers on the node go on running meanwhile, as at every restart of the agent.
+    Containers on the node keep running, as at every restart of the agent.
     """
     source = ConfigFile(config.config_path, config.cluster, stands_in=config.config_fault != "")
     await changed(source, config.log_level)

@@ -1,4 +1,4 @@
-"""The agent as a whole: makes its parts, starts them in order, and ends them together.
+"""The agent as a whole: creates its parts, starts them in order, and ends them together.
 
 This is the only module that knows all others. A part that fails ends the agent, and the kubelet
 restarts it: everything that matters is on disk or can be read again.
@@ -346,7 +346,7 @@ class Agent:
 
 
 def _local_node(config: AgentConfig, api: Api, driver: Driver, events: Events) -> LocalNode:
-    """Make the node's records, still empty, and what enforces them.
+    """Create the node's records, still empty, and the parts that enforce them.
 
     Raises:
         OSError: The state folder cannot be written, or usage regions cannot be mounted in it.

@@ -28,7 +28,7 @@ class DriverFilesMissing(DriverUnavailable):
 
 
 class PlaceTaken(AgentError):
-    """A MIG instance cannot be made at its place; the message names what is there."""
+    """A MIG instance cannot be created at its placement; the message names what occupies it."""
 
 
 class InstanceLost(AgentError):

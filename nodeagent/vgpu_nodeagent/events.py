@@ -1,6 +1,6 @@
 """Events on a node, as values, and the queue in which they wait to be applied.
 
-A part that observes something puts an event here and knows nobody who waits for it. The agent
+A part that observes something puts an event here and does not know its readers. The agent
 applies the events in order; each part takes from them what concerns it.
 """
 
@@ -57,7 +57,7 @@ class StartRefused:
 
 @dataclass(frozen=True, slots=True)
 class StartGranted:
-    """A container of this pod has what its claim gives it."""
+    """A container of this pod was granted its devices."""
 
     pod: Pod
 
@@ -105,7 +105,7 @@ class Events:
         self._arrived.set()
 
     async def take(self) -> list[Event]:
-        """Wait for events and return all that there are, in order."""
+        """Wait for events and return all that are queued, in order."""
         await self._arrived.wait()
         self._arrived.clear()
         taken, self._waiting = self._waiting, []

@@ -356,7 +356,7 @@ def _as_it_is(device: PhysicalDevice, own: frozenset[tuple[str, int]]) -> Physic
 
 
 def _with_free_places(device: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
-    """Return a device without the places that overlap an instance that is not ours."""
+    """Return a device without the placements that overlap another owner's instance."""
     others = [i for i in device.mig_instances if (device.uuid, i.start) not in own]
     if not others:
         return device

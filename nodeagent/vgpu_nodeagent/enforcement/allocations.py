@@ -107,7 +107,7 @@ class Allocations:
         )
 
     def create_share(self, share: str) -> None:
-        """Make the files of a share; what an agent left that was killed meanwhile is replaced.
+        """Create the files of a share, replacing any that a killed agent left incomplete.
 
         Raises:
             OSError: They cannot be written.

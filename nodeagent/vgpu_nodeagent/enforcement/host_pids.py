@@ -44,7 +44,7 @@ def write_host_pids(path: Path, pids: Collection[int], *, proc: Path = Path("/pr
             os.pwrite(descriptor, word, at + abi.SLOT_HOST_PID_OFFSET)
             if (
                 os.pread(descriptor, abi.OWNER.size, at) != before
-            ):  # the slot has a new owner meanwhile
+            ):  # the slot has got a new owner since
                 os.pwrite(descriptor, bytes(len(word)), at + abi.SLOT_HOST_PID_OFFSET)
                 continue
             count += 1

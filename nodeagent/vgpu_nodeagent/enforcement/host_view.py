@@ -50,7 +50,7 @@ class Home(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """The words of a slot that must stand still while the driver is read."""
+    """The fields of a slot that must not change while the driver is read."""
 
     owner: bytes
     host_pid: int
@@ -204,7 +204,7 @@ def _overheads(slot: _Slot, shown: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _write_seen(descriptor: int, number: int, slot: _Slot, found: Mapping[int, int]) -> None:
-    """Write the figures, and take them back if the slot has changed meanwhile."""
+    """Write the figures, and reset them if the slot has changed in between."""
     units = [-(-found.get(column, 0) // abi.MANAGED_UNIT) for column in range(abi.SEEN_COLUMNS)]
     words = abi.SLOT_SEEN.pack(*(min(unit, 0xFFFFFFFF) for unit in units))
     at = slot_start(number) + abi.SLOT_SEEN_OFFSET

@@ -75,7 +75,7 @@ def create_page(path: Path, *, name: str) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     try:
-        os.fchmod(descriptor, 0o644)  # whatever the umask
+        os.fchmod(descriptor, 0o644)  # independent of the umask
         _fill(descriptor, name)
     except OSError:
         os.unlink(path)

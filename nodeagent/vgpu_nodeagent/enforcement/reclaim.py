@@ -38,14 +38,14 @@ class Owner:
 
     @classmethod
     def of(cls, word: int) -> Owner:
-        """Decode an owner word, of a slot that is held or being cleared."""
+        """Decode the owner word of a slot that is in use or being cleared."""
         start = word >> (abi.OWNER_PID_BITS + abi.OWNER_NS_BITS)
         return cls(word & _PID_MASK, word >> abi.OWNER_PID_BITS & _SPACE_MASK, start & _START_MASK)
 
 
 # The initial PID namespace of a kernel always has this inode number.
 _FIRST_SPACE = 0xEFFFFFFC
-# Stands for the namespace of a process that cannot be inspected.
+# The namespace recorded for a process that cannot be inspected.
 _ANY_SPACE = -1
 
 

@@ -44,7 +44,7 @@ def create_region(path: Path, *, extend: Callable[[int, int], None] = os.ftrunca
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
     try:
-        os.fchmod(descriptor, 0o666)  # whatever the umask
+        os.fchmod(descriptor, 0o666)  # independent of the umask
         extend(descriptor, abi.REGION_BYTES)
         os.fsync(descriptor)
     except OSError:

@@ -139,7 +139,7 @@ def residences(
 ) -> Mapping[int, Residence]:
     """Return the residence of each of these processes.
 
-    The cgroup decides if there is one, because a process can map what it likes.
+    The cgroup decides if there is one, because a process can map any file.
     """
     proc = allocations.proc
     regions = {allocations.region_path(name): name for name in state.slot_allocations}
@@ -210,7 +210,7 @@ def _pids_by_claim(
     computing: Mapping[str, Mapping[int, float]],
     homes: Mapping[int, Residence],
 ) -> Mapping[str, Mapping[str, set[int]]]:
-    """Return the processes of each claim by device, for those that have any."""
+    """Return the processes by device of each claim that has any."""
     found: dict[str, dict[str, set[int]]] = {}
     for uuid, by_pid in processes.items():
         for pid in (*by_pid, *computing.get(uuid, ())):
@@ -464,7 +464,7 @@ class Watchdog:
         self._strangers_terminated: set[int] = set()
 
     async def run(self) -> None:
-        """Look for ever; retry later if the driver does not respond."""
+        """Check until cancelled; retry later if the driver does not respond."""
         while True:
             await asyncio.sleep(pause_s(random.random()))
             try:
@@ -569,7 +569,7 @@ class Watchdog:
         unread: frozenset[str],
     ) -> None:
         violating = watched.violating(devices)
-        # A device without a reading proves nothing, so its last verdict stands.
+        # A device without a reading proves nothing, so its last verdict is kept.
         before = watched.reported
         watched.reported = {*violating, *(found for found in before if found[1] in unread)}
         if watched.reported != before:

@@ -38,7 +38,7 @@ _OPTIONS = (("grpc.default_authority", "localhost"),)
 
 
 class Registration:
-    """Keeps one plugin registered with whatever kubelet runs.
+    """Keeps one plugin registered with the running kubelet, across kubelet restarts.
 
     Args:
         server: The plugin's server.
@@ -73,7 +73,7 @@ class Registration:
         """Set once the first registration has succeeded."""
 
     async def run(self) -> None:
-        """Register, watch the kubelet, and register again when it needs that, for ever."""
+        """Register, watch the kubelet, and register again when it needs that, until cancelled."""
         current: tuple[int, int] | None = None
         retry_s = _LOOK_S
         looked_at = 0.0

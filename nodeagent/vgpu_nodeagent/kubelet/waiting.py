@@ -1,7 +1,7 @@
 """Pods with a refused container, and when to wake them.
 
 The kubelet retries a refused container every 10 to 15 seconds, but at once when its pod changes.
-So the pod is touched, once per refusal, when what it lacked appears.
+So the pod is touched, once per refusal, as soon as it can be granted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WaitingPods:
         if new is None or new.status.reserved_for is None:
             return
         granted = (new.status.reserved_for, new.status.allocation)
-        # Only a new grant counts: our own conditions change the claim too, and must wake nobody.
+        # Only a new grant counts: our own conditions change the claim too, and must wake no pod.
         if old is None or granted != (old.status.reserved_for, old.status.allocation):
             self._wake((new.metadata.namespace or "", new.status.reserved_for.pod_name))
 

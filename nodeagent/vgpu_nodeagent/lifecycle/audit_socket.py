@@ -67,7 +67,7 @@ class AuditSocket:
         self._answering: set[asyncio.StreamWriter] = set()
 
     async def run(self) -> None:
-        """Serve for ever. If the socket cannot be made, log it and return.
+        """Serve until cancelled. If the socket cannot be created, log it and return.
 
         From Python 3.12 on, closing a server waits for its clients. A client that reads nothing
         would keep this agent from ending and its successor from serving, so it is disconnected.
@@ -85,7 +85,7 @@ class AuditSocket:
                 writer.transport.abort()
 
     async def listen(self) -> asyncio.Server:
-        """Make the socket, and replace one that a killed agent left behind.
+        """Create the socket, replacing one that a killed agent left behind.
 
         Raises:
             OSError: It cannot be made.

@@ -1,4 +1,4 @@
-"""Effects: the writes that decisions about grants ask for, as values; `effector` carries them out.
+"""Effects: the writes that follow from decisions about grants, as values; `effector` performs them.
 
 A decision returns its effects in the order in which they must be on disk. A crash between two of
 them may leave devices counted that nobody uses, but no page that grants more than is counted.

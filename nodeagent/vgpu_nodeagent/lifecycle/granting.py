@@ -175,7 +175,8 @@ class Granting:
                 left_s = deadline - asyncio.get_running_loop().time()
                 if refused.reason not in _MAY_PASS or left_s <= 0 or not call.is_waiting():
                     raise
-            # What is refused may be held by a pod that has just ended. Retrying within the call is
+            # The refused devices may be held by a pod that has just ended. Retrying within the call
+            # is
             # worth it: the kubelet itself waits 10 s before it asks again.
             await self._releases.sweep()
             await asyncio.sleep(min(wait_s, left_s))
@@ -195,7 +196,7 @@ class Granting:
         if consumer.of_another:  # it has its devices and limits from that plugin
             return Start(consumer, claim, {}, ())
         if await self._limit(consumer, claim, allocation):
-            # Anything may have changed meanwhile.
+            # Anything may have changed during the await.
             consumer, claim, allocation = await self._look_up(applicant, found)
         # No await from here until everything is written.
         start = self._decide(applicant, consumer, claim, allocation)
@@ -217,7 +218,7 @@ class Granting:
     async def _limit(self, consumer: Consumer, claim: VGPUClaim, allocation: Allocation) -> bool:
         """Apply the limits that lie outside the page; return True if that took an await.
 
-        This comes before anything is recorded: a limit of a pod that is then refused harms nobody.
+        This comes before anything is recorded: a limit of a pod that is then refused does no harm.
         """
         try:
             granted = may_start_with(claim, allocation)

@@ -120,7 +120,7 @@ class InitEnds:
         self._effector = effector
 
     async def sweep(self) -> tuple[bool, bool]:
-        """Look at every claim once; return whether capacity was freed, and whether more is to come.
+        """Check every claim once; return whether capacity was freed and whether to sweep again.
 
         Raises:
             OSError: The record cannot be written; nothing is reported then.

@@ -15,7 +15,7 @@ _PIDS_NAMED = 8
 
 
 class OrphanedProcesses:
-    """Finds processes that still use what a pod was granted.
+    """Finds processes that still use the devices granted to a pod.
 
     Args:
         node: The node.
@@ -28,7 +28,7 @@ class OrphanedProcesses:
         self._reported: dict[str, frozenset[int]] = {}  # by claim UID
 
     async def are_there(self, claim_allocation: ClaimAllocation) -> bool:
-        """Return True if processes of the pod use, or may use, what it was granted."""
+        """Return True if processes of the pod use, or may use, the devices granted to it."""
         allocations = self._node.allocations
         # A claim allocation that was rebuilt only from a page has no pod.
         is_known = claim_allocation.pod_uid != claim_allocation.claim_uid

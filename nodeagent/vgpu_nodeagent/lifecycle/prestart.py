@@ -1,6 +1,6 @@
-"""Allocate makes slots a slot allocation, and PreStart makes the slot allocation a grant.
+"""Serves Allocate, which turns slots into a slot allocation, and PreStart, which grants it.
 
-Allocate is called before anybody knows the pod. PreStart finds the pod and its claim, and has the
+The kubelet calls Allocate without naming the pod. PreStart finds the pod and its claim, and has the
 slot allocation granted (`granting.py`).
 """
 

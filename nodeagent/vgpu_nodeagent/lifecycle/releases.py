@@ -141,7 +141,7 @@ class Releases:
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     def rest_s(self) -> float:
-        """Return the seconds until the next sweep is needed, if no event comes before."""
+        """Return the seconds until the next sweep is needed if no event occurs before."""
         now = self._clock.monotonic()
         ends = (seen + self._unused_allocation_s for seen in self._unbound().values())
         waits = [end - now for end in ends if end > now]
@@ -182,7 +182,7 @@ class Releases:
         left |= await node.instances.remove_all(self._endings().instances_over())
         # 4. Usage of dead processes of running pods; in a thread, as it reads the process list.
         for name, slot_allocation in node.checkpoint.state.slot_allocations.items():
-            # It may be unprepared meanwhile.
+            # It may have been unprepared during the await.
             if slot_allocation.is_bound and name in node.checkpoint.state.slot_allocations:
                 await asyncio.to_thread(node.allocations.reclaim, name)
         # 5. Forget what the API server has recorded, and report what is released.
@@ -286,7 +286,7 @@ class Releases:
         return done
 
     def _forget_gone(self) -> None:
-        """Forget pods that are gone once no claim names them, nor can one that is still read."""
+        """Forget pods that are gone, once neither a claim nor a pending read can name them."""
         since = self._clock.monotonic() - LOST_AFTER_S
         named = {reserved.pod_uid for _, reserved in reserved_claims(self._node.view)}
         self._gone = {uid: at for uid, at in self._gone.items() if uid in named or at > since}

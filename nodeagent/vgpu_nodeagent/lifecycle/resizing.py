@@ -44,7 +44,7 @@ class Resizing:
         self._said: dict[str, tuple[int | None, str]] = {}
 
     async def run(self) -> None:
-        """Resize changed claims at once and retry failed resizes, for ever."""
+        """Resize changed claims at once and retry failed resizes, until cancelled."""
         await self._node.view.wait_synced()
         while True:
             try:
@@ -73,7 +73,7 @@ class Resizing:
                     self._desired.set()
 
     def _resize(self, claim: VGPUClaim) -> bool:
-        """Adapt the claim's pages to what it requests; return False to be tried again."""
+        """Adapt the claim's pages to its requests; return False if this must be retried."""
         state = self._node.checkpoint.state
         resize = decide_resize(
             claim,

@@ -24,7 +24,7 @@ UNREADY_S = 12.0
 
 
 class Readiness(Protocol):
-    """Knows if the agent is ready."""
+    """Tells if the agent is ready."""
 
     def unready(self) -> str:
         """Return why it is not ready; empty when it is. Called from other threads."""
@@ -49,7 +49,7 @@ class Liveness:
         self._beat = self._clock.monotonic()
 
     async def run(self) -> None:
-        """Note that the event loop runs, for ever."""
+        """Record that the event loop runs, until cancelled."""
         while True:
             self._beat = self._clock.monotonic()
             await asyncio.sleep(BEAT_S)

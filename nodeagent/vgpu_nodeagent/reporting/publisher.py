@@ -64,7 +64,7 @@ class Publisher:
         self._desired = asyncio.Event()
 
     def observe(self, event: Event) -> None:
-        """Publish soon after an event that may change what the objects show."""
+        """Publish soon after an event that may change the published objects."""
         match event:
             case DeviceChanged(new=new):
                 if new is not None:

@@ -120,7 +120,7 @@ class Reports:
         self._condition(claim, conditions.PREPARED, "False", reason, message)
 
     def released(self, claim: VGPUClaim, allocation_id: str) -> None:
-        """Report that nothing of this allocation is in use any more."""
+        """Report that no part of this allocation is in use any more."""
         prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
         if prepared is not None and prepared.status == "True":
             self._condition(
@@ -226,7 +226,7 @@ class Reports:
         self._do_once(self._touch(pod))
 
     async def run(self) -> None:
-        """Write the statuses of claims, for ever."""
+        """Write the statuses of claims, until cancelled."""
         wait_s = _FIRST_RETRY_S
         while True:
             await self._due.wait()

@@ -131,8 +131,8 @@ class Violations:
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
         """Set the metrics of claims; claims that are gone lose their series."""
         for gauge in (self._measured.peak, self._measured.excess, self._measured.compute):
-            # All series are written again: a claim that is gone must not keep its last value for
-            # ever.
+            # All series are written again: a claim that is gone must not keep its last value
+            # forever.
             gauge.clear()
         for (namespace, claim, uuid), account in found.items():
             labels = (self._node, uuid, namespace, claim)

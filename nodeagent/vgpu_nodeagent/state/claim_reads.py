@@ -109,7 +109,7 @@ class ClaimReads:
         self._wake.set()
 
     async def run(self) -> None:
-        """Read what is due, for ever."""
+        """Make the reads that are due, until cancelled."""
         failures = Backoff(_FIRST_S, _LAST_S)
         while True:
             self._wake.clear()
@@ -130,8 +130,8 @@ class ClaimReads:
     async def read_for(self, pod: Pod) -> None:
         """Read the claims of a pod now, and their devices.
 
-        If the API server does not answer, the copies stand. Nothing waits here for reads that
-        others have caused.
+        If the API server does not answer, the copies are kept. This does not wait for reads
+        requested by other callers.
         """
         places = list(self._places(pod))
         waiting = self._unread(pod)
@@ -180,7 +180,7 @@ class ClaimReads:
         self._view.take_claims(listing.items, int(listing.resource_version))
 
     async def _read_due(self) -> float | None:
-        """Read what is due, and return the seconds until more is; None if nothing will be.
+        """Make the due reads, and return the seconds until the next; None if none is planned.
 
         Raises:
             ClientError: A claim could not be read; it stays due.
@@ -201,7 +201,7 @@ class ClaimReads:
         return max(0.0, min(times) - self._clock.monotonic()) if times else None
 
     def _take_due(self, now: float) -> list[Place]:
-        """Return what is due. A mark that comes while it is read makes it due again."""
+        """Return the reads that are due. A mark set during a read makes it due again."""
         self._follow(now)
         self._due.update({place: now for place, (_, at) in self._followed.items() if at <= now})
         due = [place for place, at in self._due.items() if at <= now]

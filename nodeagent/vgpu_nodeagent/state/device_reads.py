@@ -73,7 +73,7 @@ class DeviceReads:
                     self._wake.set()
 
     async def run(self) -> None:
-        """List once, then follow the marks, for ever."""
+        """List once, then follow the marks until cancelled."""
         failures = Backoff(_FIRST_S, _LAST_S)
         is_listed = False
         while True:

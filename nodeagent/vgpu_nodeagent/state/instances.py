@@ -105,7 +105,7 @@ class Instances:
         except PlaceTaken as error:
             if (
                 before is None and claim_instance.key in self._claim_instances
-            ):  # nothing of ours was made there
+            ):  # the agent made no instance there
                 self._write(claim_instances.without(self._claim_instances, claim_instance.key))
             self._inventory.look_soon()
             raise Refused(Why.MIG_PLACE_TAKEN, str(error)) from error

@@ -40,7 +40,7 @@ class PluginState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at the kubelet.
+    """The kubelet's answers at one check.
 
     Attributes:
         is_read: True if the kubelet reads the ListAndWatch that it opened after the last

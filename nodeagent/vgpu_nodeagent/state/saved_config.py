@@ -20,7 +20,7 @@ _COPY = "config-last-good.yaml"
 
 
 def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
-    """Return the configuration to use, and what is wrong with the mounted one (empty if valid).
+    """Return the configuration to use, and the error in the mounted one (empty if valid).
 
     Args:
         path: The mounted configuration; None: every key has its default.

@@ -36,7 +36,7 @@ def claim_reserved_for(
     if not allocation.id:  # its release could never be reported
         raise Refused(Why.NO_CLAIM, f"the allocation of claim {claim.metadata.name} has no id")
     if claim.unknown_values:
-        # Unknown what the container should get; running containers keep what they have.
+        # It is unknown what the container should get; running containers keep what they have.
         raise Refused(
             Why.LATER_VERSION,
             f"claim {claim.metadata.name} has values that this version of the agent does "

@@ -1,4 +1,4 @@
-"""Decides a resize: which limits of a claim's pages change, and what stands in the way.
+"""Decides a resize: which limits of a claim's pages change, and what prevents it.
 
 `vgpu_api.resize` describes how operator and agent share the work.
 """
@@ -87,7 +87,7 @@ def decide_resize(
     capacities: Mapping[str, DeviceCapacity],
     resizes: bool,
 ) -> Resize | None:
-    """Decide how the claim's pages follow what it requests; None if it has none to change.
+    """Decide how to change the claim's pages to its current requests; None if it has no page.
 
     Args:
         claim: The claim.
@@ -98,7 +98,7 @@ def decide_resize(
     """
     allocation, held = claim.status.allocation, state.claim_allocations.get(claim.metadata.uid)
     if allocation is None or held is None or held.closed:
-        return None  # a container that starts later is granted what is requested then
+        return None  # a container that starts later is granted the amounts requested at that time
     if held.allocation_id != allocation.id:
         return None
     if held.init_ended == init_round(allocation):
@@ -133,7 +133,7 @@ def _pages(
     *,
     resizes: bool,
 ) -> Sequence[ResizePage]:
-    """Return the changes of pages, and note what the pages show and what stands in the way."""
+    """Return the changes of pages, and record what the pages show and what prevents the resize."""
     init = init_requests(claim.spec)
     changes: list[ResizePage] = []
     for reading in readings:

@@ -133,8 +133,8 @@ class WaitClass:
     def leave(self, key: ClaimKey) -> None:
         """Remove a claim that no longer waits."""
         del self.waiters[key]
-        # Only the head is popped when it is stale. Rebuild the heap: behind a head that stays for days
-        # it would grow with every waiter that comes and goes.
+        # Only the head is popped when it is stale. Rebuild the heap, because behind a head that
+        # stays for days it would grow with every waiter that comes and goes.
         if len(self.heap) > 2 * len(self.waiters) + _STALE:
             waiting = self.waiters
             self.heap = [each for each in self.heap if waiting.get(each[2].key) is each[2]]
