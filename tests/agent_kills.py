@@ -270,7 +270,7 @@ async def _running(stage: Stage) -> Any:
 
 
 async def _settles(stage: Stage, result: Result, claims: int) -> None:
-    """Wait until the audit finds nothing and counts so many claims; fails with its findings."""
+    """Wait until the audit has no findings and counts this many claims; fail with its findings."""
     wrong: Sequence[str] = ("the agent does not answer",)
     deadline = time.monotonic() + QUIET_S
     while wrong and time.monotonic() < deadline:

@@ -102,4 +102,4 @@ async def _delete(api: Api, resource: Resource, name: str, namespace: str | None
         )
         await api.delete(resource, name, namespace=namespace, grace_s=0)
     except NotFound:
-        return  # it was deleted meanwhile
+        return  # it has been deleted since

@@ -101,7 +101,7 @@ class Stage:
             await self._agent.wait()
 
     async def slow_driver(self, milliseconds: int) -> None:
-        """Delay every answer of NVML about the first device by so much."""
+        """Delay every answer of NVML about the first device by this time."""
         machine = self.folders.root / "machine"
         done = await asyncio.create_subprocess_exec(
             FAKE_CTL, machine, "slow", "0", str(milliseconds)
@@ -109,7 +109,7 @@ class Stage:
         assert await done.wait() == 0
 
     def shift_clock(self, seconds: int) -> None:
-        """Shift the agent's wall clock at once by so many seconds from the true time."""
+        """Set the agent's wall clock this many seconds off the true time."""
         shift_clock(self.folders.root, seconds)
         self.clock_shift_s = seconds
 

@@ -338,7 +338,7 @@ def an_agent_pod(
 def a_pod_group(
     name: str, *, least: int | None = None, namespace: str = "default", **spec: Any
 ) -> PodGroup:
-    """Return a PodGroup: a gang of at least so many pods, or a group without a minimum."""
+    """Return a PodGroup: a gang with this minimum number of pods, or a group without a minimum."""
     policy = {"basic": {}} if least is None else {"gang": {"minCount": least}}
     metadata = {"name": name, "namespace": namespace}
     return PodGroup.model_validate(

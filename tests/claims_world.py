@@ -1,4 +1,4 @@
-"""An operator in mode Claims on the memory API, and what others do to its pods and claims."""
+"""An operator in mode Claims on the memory API, with others' actions on its pods and claims."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ Arguments = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program besides `kubectl vgpu` that answers one question about a cluster.
+    """A program besides `kubectl vgpu` that reads a cluster.
 
     Attributes:
         called: The beginning of its lines.
@@ -85,7 +85,7 @@ def asking_besides() -> list[tuple[str, Arguments]]:
 
 
 def asking_a_cluster() -> Mapping[str, argparse.ArgumentParser]:
-    """Return the verbs that know `--kubeconfig`, with their parsers."""
+    """Return the verbs that accept `--kubeconfig`, with their parsers."""
     return {name: verb for name, verb in _verbs().items() if _knows(verb, "--kubeconfig")}
 
 
@@ -95,7 +95,7 @@ def on_paper() -> frozenset[str]:
 
 
 def invocations() -> list[Arguments]:
-    """Return each verb with its required words, each choice, and a name if it takes one."""
+    """Return each verb with its required arguments, each choice, and a name if it takes one."""
     return [
         (name, *words) for name, verb in asking_a_cluster().items() for words in _required(verb)
     ]
@@ -132,7 +132,7 @@ def _knows(verb: argparse.ArgumentParser, option: str) -> bool:
 
 
 def _required(verb: argparse.ArgumentParser) -> Iterator[Arguments]:
-    """Return the required words, in every form that makes a different query."""
+    """Return the required arguments, in every form that makes a different query."""
     options = [word for word in _ALWAYS if _knows(verb, word)]
     for action in verb._actions:
         if action.option_strings and action.required:

@@ -1,4 +1,4 @@
-"""Rules in which objects of every kind vanish, come back as others, and are reported late."""
+"""Rules in which objects of every kind vanish, are recreated, and are reported late."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _OF_GATES = (
 
 
 class ChangingWorld(World):
-    """A world whose nodes and devices change; a new operator reads those that are there."""
+    """A world whose nodes and devices change; a new operator reads the current ones."""
 
     def __init__(self, devices: Any) -> None:
         self.nodes = {node: a_node(node, allocatable=ROOM) for node in NODES}
@@ -261,7 +261,7 @@ class ComesBack:
 def _answer(
     answer: str, uid: str, number: int, claim: VGPUClaim | None, *, is_there: bool
 ) -> events.Event:
-    """Return a true answer about a claim or a pod, to a request that nobody remembers."""
+    """Return a true answer about a claim or a pod, to a request whose sender is gone."""
     name, id_ = uid.partition("-")[2] or uid, f"id-{number}"
     key = ClaimKey("default", name)
     match answer:

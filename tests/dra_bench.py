@@ -89,7 +89,7 @@ class DraNode:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[PlayedKubelet]:
-        """Serve the plugin on its sockets, and return a kubelet that knows it."""
+        """Serve the plugin on its sockets, and return a kubelet with which it is registered."""
         await self.registration.start()
         try:
             async with PlayedKubelet.of(self.sockets.registration) as kubelet:
@@ -226,7 +226,7 @@ def a_given_claim(
     resource_claim_uid: str = RESOURCE_CLAIM_UID,
     reserved_for: str = "",
 ) -> VGPUClaim:
-    """Return the VGPUClaim that the operator made for a pod, as it stands after its decision.
+    """Return the VGPUClaim that the operator made for a pod, as it is after the allocation.
 
     Args:
         pod: The pod.

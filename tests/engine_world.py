@@ -1,6 +1,6 @@
-"""A small cluster around the engine: an API whose news comes late, an agent, a kubelet, a user.
+"""A small cluster around the engine: an API with late watch events, an agent, a kubelet, a user.
 
-Nothing here knows how the engine works. It keeps the truth: the objects in the API, and the
+Nothing here depends on how the engine works. It keeps the truth: the objects in the API, and the
 containers that run on the nodes.
 """
 
@@ -189,7 +189,7 @@ class World:
                 news.resource_claim_gone(metadata["namespace"], metadata["name"], metadata["uid"])
 
     def lose_the_watch(self) -> None:
-        """Lose all events; a list shows what exists and what is missing."""
+        """Lose all events; a list then shows which objects exist and which are gone."""
         missed, self.api.news = self.api.news, deque()
         there = {obj["metadata"]["uid"] for obj in self.api.objects.values()}
         for what, raw in missed:

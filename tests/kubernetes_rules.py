@@ -53,7 +53,7 @@ def program() -> Path:
 
 
 class KubernetesRules:
-    """The running program, which answers one question after the other."""
+    """The running program, which answers one request after the other."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(

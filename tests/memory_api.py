@@ -65,7 +65,7 @@ class MemoryApi:
         self._gone.add(gone["metadata"]["uid"])
 
     def claim(self, name: str, *, namespace: str = "default") -> dict[str, Any]:
-        """Return a claim as it stands."""
+        """Return the current version of a claim."""
         return self.objects[(VGPU_CLAIMS.plural, namespace, name)]
 
     async def get(

@@ -138,7 +138,7 @@ class Town:
         return device.uuid
 
     async def evicted(self, seconds: float = 2.0) -> list[str]:
-        """Return who is evicted within some seconds, in order; nobody ends in that time."""
+        """Return the pods evicted within some seconds, in order; no pod ends in that time."""
         before = len(self.replica.api.log)
         end = self.replica.time + seconds
         while self.replica.time < end:

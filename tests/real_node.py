@@ -111,7 +111,7 @@ class RealNode:
         )
 
     def prefix(self) -> Sequence[str]:
-        """Return the words to put before a command to run it on the node."""
+        """Return the prefix with which a command runs on the node."""
         if not self._inside:
             self._inside = self._script("node.sh", "enter").strip()
             assert self._inside, f"no node is running in {self.folder}"
@@ -208,7 +208,7 @@ class RealNode:
         until(lambda: not self._leftovers(), f"the rest to go: {self._leftovers()}", limit_s=90)
 
     def nothing_of_ours_is_left(self, *, with_capacity: bool = True) -> None:
-        """Check that nothing of the project is on the cluster and on the node.
+        """Check that no part of the project is left on the cluster or on the node.
 
         Args:
             with_capacity: Nor the capacity, which a kubelet writes for five minutes more.
@@ -241,7 +241,7 @@ class RealNode:
         return [e["message"] for e in found if e["involvedObject"].get("name") == pod]
 
     def told(self, namespace: str, pod: str, words: str) -> str:
-        """Wait for an event of a pod that contains these words; return its message."""
+        """Wait for an event of a pod whose message contains this text; return the message."""
         return until(
             lambda: next((m for m in self.events(namespace, pod) if words in m), ""),
             f"an event of {pod} that says {words!r}; there are {self.events(namespace, pod)}",

@@ -1,4 +1,4 @@
-"""The API server in as few words as possible for its own tests, and kinds to try it on."""
+"""A terse client of the API server for its own tests, and kinds to try it on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Rest:
-    """The API in as few words as tests can use.
+    """The API with the shortest calls that tests can use.
 
     Attributes:
         namespace: The namespace that takes the place of `default` in paths.

@@ -1,4 +1,4 @@
-"""Counts the room on a node's devices by hand, for oracles; it knows nothing of the product.
+"""Counts the room on a node's devices for oracles, independently of the product.
 
 It reads claims as the API server has them, and knows devices of one model and requests for some
 devices of one node with memory and compute.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Budget:
-    """Returns these seconds, one after the other, and then the last one for ever."""
+    """Returns these seconds one after the other, and then repeats the last one."""
 
     def __init__(self, *seconds: float) -> None:
         self._left = list(seconds)

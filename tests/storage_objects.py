@@ -155,7 +155,7 @@ def a_volume(
 
 
 def a_csi_node(name: str, count: int | None, driver: str = DRIVER) -> Object:
-    """Return a CSINode with one driver, which attaches so many volumes."""
+    """Return a CSINode with one driver, which attaches at most this many volumes."""
     of_driver: Object = {"name": driver, "nodeID": name, "topologyKeys": []}
     if count is not None:
         of_driver["allocatable"] = {"count": count}

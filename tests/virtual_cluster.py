@@ -242,7 +242,7 @@ class VirtualCluster(World):
         self.loop.call_at(max(self.loop.time(), plan.ready), self.active.put_nowait, name)
 
     async def schedule(self) -> None:
-        """Schedule one pod after the other, for ever."""
+        """Schedule one pod after the other until cancelled."""
         while True:
             name = await self.active.get()
             pod = self.api.objects.get((PODS.plural, "default", name))

@@ -60,7 +60,7 @@ class Device:
 
 
 class WaitObserver:
-    """Looks at the cluster now and then.
+    """Checks the cluster from time to time.
 
     Attributes:
         longest_s: For how long a pod that could have run waited, at worst, kube-scheduler's own
@@ -73,7 +73,7 @@ class WaitObserver:
         self.longest_s = self.longest_in_all_s = 0.0
 
     async def watch(self, every_s: float = 0.5) -> None:
-        """Look for ever."""
+        """Check until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(every_s)

@@ -71,7 +71,7 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
     world.note("rest")
     await asyncio.sleep(REST_S)
     world.judge.at_rest(world.now)
-    world.judge.calm_since = float("inf")  # pods that end now make room for nobody
+    world.judge.calm_since = float("inf")  # pods that end from now on free no devices for others
     await _empty(world)
     world.judge.emptied(world.now)
     world.machines.pods_exit = False

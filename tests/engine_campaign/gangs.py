@@ -111,7 +111,7 @@ class Gangs:
         return self.is_gang(pod) and len(self._standing(name)) < self.least(name)
 
     def fits_beside(self, pod: Pod, ended: Collection[str]) -> bool:
-        """Return True if what is missing of the pod's gang fits if these claims hold nothing."""
+        """Return True if the missing pods of the pod's gang fit once these claims hold nothing."""
         name = group_of(pod)
         missing = self.least(name) - len(self._standing(name))
         without = [
@@ -120,7 +120,7 @@ class Gangs:
         return self.judge.copies_of(pod, without=ended) >= missing - len(without)
 
     def least(self, name: str) -> int:
-        """Return the least number of pods that was in force at any time of the last minute."""
+        """Return the lowest minimum of the group that was valid in the last minute."""
         said = self._least[name]
         known = [least for at, least in said if at <= self.judge.now - LATE_S][-1:]
         known += [least for at, least in said if at > self.judge.now - LATE_S]
@@ -170,7 +170,7 @@ class Gangs:
             if self._born[name] < self.judge.calm_since:
                 continue
             least, begun = self.least(name), self._standing(name)
-            # kube-scheduler binds pods without GPUs itself, whatever happens to the others.
+            # kube-scheduler binds pods without GPUs itself, independently of the others.
             has_begun = any(self.judge.asks_for_gpus(self.judge.pods[uid]) for uid in begun)
             were_there = not any(self._gone.get(uid, 0.0) > self._born[name] for uid in uids)
             if has_begun and len(begun) < least and were_there:
@@ -192,7 +192,7 @@ class Gangs:
                 yield name
 
     def _complete(self, *, on_empty: bool) -> Iterator[tuple[str, list[Pod]]]:
-        """Yield the gangs that wait, have enough pods, and fit beside what runs or without it."""
+        """Yield the waiting, complete gangs that fit next to the running pods or without them."""
         for name, pods in self.waiting().items():
             missing = self.least(name) - len(self._standing(name))
             asking = [pod for pod in pods if self.judge.asks_for_gpus(pod)]

@@ -111,7 +111,7 @@ class Judge:
     has_filters: bool = True
     findings: list[Finding] = field(default_factory=list)
     runs: dict[str, Runs] = field(default_factory=dict)
-    _devices: dict[str, GPUDevice] = field(default_factory=dict)  # by UUID; also those that went
+    _devices: dict[str, GPUDevice] = field(default_factory=dict)  # by UUID; also the removed ones
     _published: dict[str, str] = field(default_factory=dict)  # object's name → UUID, those there
     _nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -350,7 +350,7 @@ class Judge:
             self._budgets[name] = budget, since
 
     def is_protected(self, pod: Pod, for_s: float) -> bool:
-        """Return True if a budget has allowed no disruption of the pod for so many seconds.
+        """Return True if a budget has allowed no disruption of the pod for this many seconds.
 
         With an infinite time: if a budget may protect the pod at any moment.
         """
@@ -365,7 +365,8 @@ class Judge:
     def _is_kept_while_it_runs(self, claim: VGPUClaim, before: VGPUClaim | None) -> None:
         """Check that devices which containers may use are held, even if their pod is gone.
 
-        If the node on which the devices were allocated is gone as well, nobody can know of them.
+        If the node on which the devices were allocated is gone as well, the operator cannot know of
+        them.
         """
         now = self.claims[claim.metadata.uid].status.allocation if self._is_there(claim) else None
         for pod_uid, runs in list(self.runs.items()):
@@ -416,14 +417,14 @@ class Judge:
         if pod.is_terminal or node_of(pod) != had.node_name:
             return
         if self._bound_past_us.get(reserved.pod_uid, 0.0) > self._sent_at - READ_WITHIN_S:
-            return  # nobody could know: the agent refuses the pod, which gets devices there again
+            return  # unknown to the operator: the agent refuses the pod, which gets devices again
         if released is not None and released.allocation_id == had.id:
             return  # its containers have ended, and the kubelet will remove it
         has = None if after is None else after.status.allocation
         if has is None or has.id != had.id:
             self.broken("bound pod", f"{before.metadata.name} was taken from {_name(pod)}")
 
-    # Rules about a cluster at rest, without faults and after enough time.
+    # Rules about a settled cluster, without faults and after enough time.
 
     def at_rest(self, at: float) -> None:
         """Check that everything that fits is placed, and that nothing is held in vain."""
@@ -528,7 +529,7 @@ class Judge:
         return frozenset(node for node, number in found.items() if number >= count)
 
     def _quota_left(self, charged: ByDevice) -> float:
-        """Return how many MiB the quota allows beside what is charged."""
+        """Return how many MiB the quota still allows."""
         most = next((hard for _, hard in reversed(self._quotas)), None)
         held = sum(amounts.memory_mib for amounts in charged.values())
         return float("inf") if most is None else most - held
@@ -648,7 +649,7 @@ def _asking(pod: Pod) -> dict[str, _Ask]:
 
 
 def node_of(pod: Pod) -> str:
-    """Return the node that the pod has, or that it was tied to when its gate was removed."""
+    """Return the pod's node, or the node that its affinity named when its gate was removed."""
     affinity = pod.spec.affinity
     if pod.is_bound or pod.spec.scheduling_gates or affinity is None:
         return pod.spec.node_name
@@ -672,7 +673,7 @@ def _of_page(device: AllocatedDevice) -> tuple[str, str, int, int]:
 
 
 def _is_covered(part: AllocatedDevice, held: Iterable[AllocatedDevice]) -> bool:
-    """Return True if all that a page lets a container use is held for it."""
+    """Return True if everything that a page grants a container is held for it."""
     return any(
         (device.request, device.uuid) == (part.request, part.uuid)
         and device.memory_mib >= part.memory_mib

@@ -72,7 +72,7 @@ class DrawnEngine(Engine):
     rng: Random
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Run until cancelled."""
         while True:
             await self._something_to_do()
             for effects in self.round():
@@ -84,7 +84,7 @@ class DrawnEngine(Engine):
 
 
 class OverheardEffects:
-    """Effects that tell the judge for which pod another one is to be evicted.
+    """Effects that tell the judge for which pod another pod is evicted.
 
     The API server does not learn that. The judge takes the operator at its word, and counts by
     itself.
@@ -169,7 +169,7 @@ class Leader:
         self.engine.lead()
 
     async def publish(self) -> None:
-        """Do nothing, because nobody has to find this replica."""
+        """Do nothing, because no client needs this replica's address."""
 
     def leads(self) -> bool:
         """True if this replica decides."""

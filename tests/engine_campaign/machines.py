@@ -164,7 +164,7 @@ class Machines:
             machine.written.clear()
 
     def _publish(self, machine: Machine, *, reads: bool = False) -> None:
-        """Write the devices that differ from the agent's copies, or from what it reads now."""
+        """Write the devices that differ from the agent's copies, or from its current readings."""
         for index, (uuid, (node, mib)) in enumerate(DEVICES.items()):
             if node != machine.name or uuid in machine.hidden:
                 continue
@@ -186,7 +186,7 @@ class Machines:
             self._server.put(GPU_DEVICES, raw)
 
     async def work(self) -> None:
-        """Simulate kubelets, agents and the cluster's controllers, for ever."""
+        """Simulate kubelets, agents and the cluster's controllers until cancelled."""
         while True:
             self._judge.tick(self._now)
             for machine in self.of.values():
@@ -320,7 +320,7 @@ class Machines:
             process.copy, process.mark = claim, _mark(pod)
 
     def _run_stage(self, process: Process, claim: VGPUClaim) -> None:
-        """Run the containers of the stage, with pages of what the claim allows."""
+        """Run the containers of the stage, with limit pages that grant what the claim allows."""
         pages = _pages(claim, list(moments(process.pod))[process.stage])
         process.runs = Runs(claim.metadata.uid, process.runs.allocation_id, pages)
         process.stage_ends = max(process.stage_ends, self._now + self._rng.uniform(0.5, 4.0))

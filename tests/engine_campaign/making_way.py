@@ -2,8 +2,8 @@
 
 The operator says for which pod it evicts another one, and is held to that by the judge's own count
 of the objects in the API server. Most rules hold at any time. The rules about what would have
-sufficed are judged only while there are no faults: a replica with a late watch acts rightly by what
-it knows.
+sufficed are judged only while there are no faults: a replica with a late watch acts correctly on
+its outdated state.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class MakingWay:
             account.is_closed = account.is_closed or gone or pod.is_bound or uid in self._ending
 
     def claim(self, claim: VGPUClaim, by: str) -> None:
-        """Note that a claim has changed; it may have received what others were evicted for."""
+        """Record a changed claim, which may have received the devices that evictions freed."""
         allocation, reserved = claim.status.allocation, claim.status.reserved_for
         if allocation is None or self._allocated.get(claim.metadata.uid) == allocation.id:
             return
@@ -234,7 +234,7 @@ class MakingWay:
             self._broken("protected", victim, preemptor, "its budget allows no disruption")
 
     def _is_not_overtaken(self, account: Account, claim: VGPUClaim, taker: Pod) -> None:
-        """Check that no equally important pod takes what others were evicted for."""
+        """Check that no equally important pod takes the devices that evictions freed."""
         preemptor = self.judge.pods[account.first.preemptor]
         if not self.judge.is_calm or account.first.at < self.judge.calm_since:
             return
@@ -245,7 +245,7 @@ class MakingWay:
             self.judge.broken("overtaken", f"{text} for pod {preemptor.metadata.name}")
 
     def _is_in_the_way(self, account: Account, claim: VGPUClaim, taker: Pod) -> bool:
-        """Return True if a pod took what others were evicted for; of a gang, perhaps a part."""
+        """Return True if a pod took devices freed for another pod, or for a part of a gang."""
         preemptor = self.judge.pods[account.first.preemptor]
         if not self.judge.is_countable(preemptor) or self.judge.gangs.is_gang(preemptor):
             return True
@@ -285,7 +285,7 @@ class MakingWay:
             self.judge.broken("preempts nobody", f"pod {pod.metadata.name}: {text}")
 
     def _first_waiter(self) -> Iterator[Pod]:
-        """Yield the waiting pod that comes before all others, if it may preempt."""
+        """Yield the first waiting pod of the queue, if it may preempt."""
         waiting = [pod for pod in self.judge.waiting() if not pod.is_bound]
         waiting.sort(key=lambda pod: (-_priority(pod), pod.metadata.creation_timestamp or ""))
         for pod in waiting[:1]:

@@ -69,7 +69,7 @@ def _dry_run(scheduler: Scheduler, pod: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _end(scheduler: Scheduler, uid: str) -> None:
-    """Delete a victim, as kube-scheduler does, whatever budgets say."""
+    """Delete a victim regardless of budgets, as kube-scheduler does."""
     victim = scheduler.server.pod(uid)
     if victim is None:
         return

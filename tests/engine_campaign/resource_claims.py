@@ -160,9 +160,9 @@ class HandedOver:
             self._judge.broken("leak", f"ResourceClaim {name} is left")
 
     def _is_bound_elsewhere(self, claim: Mapping[str, Any]) -> bool:
-        """Return True if somebody has bound the claim's pod to another node than the claim allows.
+        """Return True if the claim's pod was bound to another node than the claim allows.
 
-        Kubernetes reserves the claim all the same, and nobody can change it until the pod is gone.
+        Kubernetes reserves the claim nevertheless, and it cannot be changed until the pod is gone.
         """
         owners = {owner["uid"] for owner in claim["metadata"].get("ownerReferences", ())}
         bound = {self._judge.pods[uid].spec.node_name for uid in owners if uid in self._judge.pods}

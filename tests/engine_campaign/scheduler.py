@@ -69,7 +69,7 @@ class Scheduler:
         self._queued: set[str] = set()
         self._number = 0
         self._aside: dict[str, str] = {}  # by the pod's UID: the stamp with which it was refused
-        self.binding: set[str] = set()  # UIDs of pods whose Bind is under way
+        self.binding: set[str] = set()  # UIDs of pods whose Bind is in flight
         self._binds: set[asyncio.Task[None]] = set()
         self.is_calm = False
         self.rejections = 0
@@ -141,7 +141,7 @@ class Scheduler:
             self.again(uid, 0.0)
 
     async def schedule(self) -> None:
-        """Schedule one pod or group after the other, for ever; versions of pods may be old."""
+        """Schedule pods and groups in turn until cancelled; versions of pods may be old."""
         while True:
             _, _, entity = await self._active.get()
             self._queued.discard(entity)
@@ -215,7 +215,7 @@ class Scheduler:
         self._loop.call_later(FLUSH_S, self._flush, uid, stamp)
 
     def view(self, uid: str) -> dict[str, Any] | None:
-        """Return the pod as kube-scheduler knows it, or None if it has a node or is gone."""
+        """Return kube-scheduler's version of the pod, or None if the pod has a node or is gone."""
         known = self._versions.get(uid)
         if known is None:
             return None

@@ -188,7 +188,7 @@ class Server(MemoryApi):
             self.vanish(PODS, raw["metadata"]["name"])
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
-        """Store an object; one that is being deleted disappears with its last finalizer."""
+        """Store an object. If it is being deleted and has no finalizer left, remove it."""
         metadata = obj["metadata"]
         place = (resource.plural, metadata.get("namespace", ""), metadata["name"])
         type_ = "MODIFIED" if place in self.objects else "ADDED"

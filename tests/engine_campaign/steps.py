@@ -31,7 +31,7 @@ APPS = ("", "", "web", "db")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: what is played, how long after the one before, and by which draws.
+    """One step: its name, the delay after the step before, and the seed of its random choices.
 
     `is_calm` marks the steps that are played once all faults have ended.
     """
@@ -85,7 +85,7 @@ def fill_all_devices(world: World, rng: Random) -> None:
 
 
 def create_group(world: World, rng: Random) -> None:
-    """Create a PodGroup and its pods; all that request a device request the same."""
+    """Create a PodGroup and its pods; all its GPU pods request the same."""
     name = rng.choice(GROUPS)
     if world.pods_of(name) or world.config.scheduling.mode == "Claims":
         return  # the judge tells who starts together by Filters or by gates
@@ -154,7 +154,7 @@ def create_pods(world: World, rng: Random) -> None:
 
 
 def create_pod_for_the_rest(world: World, rng: Random) -> None:
-    """Create a pod that requests what is free of a device, or a little more."""
+    """Create a pod that requests the free part of a device, or a little more."""
     free = world.judge.free_mib(rng.choice(sorted(DEVICES)))
     if free > 1:
         mib = free + rng.choice((0, 1, 100))

@@ -137,7 +137,7 @@ class World:
     # The operator.
 
     async def lead(self) -> None:
-        """Keep a replica running for ever."""
+        """Keep a replica running until cancelled."""
         number = 0
         while True:
             number += 1

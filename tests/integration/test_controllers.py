@@ -1,4 +1,4 @@
-"""The leader's Kopf handlers on an API server see and write what they should, and end cleanly."""
+"""The leader's Kopf handlers on an API server make the right writes and end cleanly."""
 
 from __future__ import annotations
 

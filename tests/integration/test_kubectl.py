@@ -1,4 +1,4 @@
-"""kubectl as a user types it, against the stand-in or a real cluster alike."""
+"""kubectl as a user types it, against the stand-in or a real cluster."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Panel:
 
     @property
     def drawn(self) -> Mapping[str, str]:
-        """The queries as Grafana runs them; nobody could read a line for each of 5,000 devices."""
+        """The queries as Grafana runs them; one line for each of 5,000 devices is unreadable."""
         if not self.is_cut:
             return self.queries
         word = "bottomk" if self.lowest else "topk"

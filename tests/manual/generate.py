@@ -98,7 +98,7 @@ def _fields(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, ...]]:
 
 
 def _type(field: Mapping[str, Any]) -> str:
-    """Return a field's type with its bounds, in words."""
+    """Return a text for a field's type and its bounds."""
     if field.get("x-kubernetes-int-or-string"):
         return "integer or string"
     inner = field.get("items", {})

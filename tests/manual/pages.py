@@ -36,7 +36,7 @@ def rows(page: Path, section: str) -> list[str]:
 
 
 def differences(page: Path, section: str, words: Mapping[str, str]) -> list[str]:
-    """Return the words of the code that a table lacks, lists in excess, or lists twice."""
+    """Return the names that a table lacks, lists although the code has none, or lists twice."""
     listed = rows(page, section)
     where = f"{_shown(page)}, section {section!r}"
     missing = [
@@ -54,7 +54,7 @@ def differences(page: Path, section: str, words: Mapping[str, str]) -> list[str]
 
 
 def listed_only(listed: Iterable[str], words: Mapping[str, str]) -> list[str]:
-    """Return the listed words that the code does not have."""
+    """Return the listed names that the code does not have."""
     return sorted(set(listed) - set(words))
 
 

@@ -82,7 +82,7 @@ def test_every_row_ends_with_a_test_with_a_refusal_or_with_a_reason() -> None:
 
 
 def words() -> set[str]:
-    """Return every word of other systems that the code reads."""
+    """Return every name of other systems that the code reads."""
     config = ClusterConfig()
     resources = {
         name for dialect in (ack, hami, volcano) for name in dialect.resource_names(config)

@@ -106,7 +106,7 @@ def test_every_query_returns_data(dashboard: Dashboard, tmp_path: Path):
 
 
 def of_a_fleet(objects: int) -> list[dict[str, str]]:
-    """Return every series once for each of so many nodes, devices, namespaces, claims and pods."""
+    """Return every series once for each node, device, namespace, claim and pod of a fleet."""
     found = []
     for each in every_series():
         name, labels = each["series"].rstrip("}").split("{")

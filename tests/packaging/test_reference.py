@@ -1,4 +1,4 @@
-"""The reference lists exactly the words that the code can print."""
+"""The reference lists exactly the names that the code can print."""
 
 from __future__ import annotations
 

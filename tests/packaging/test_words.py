@@ -1,4 +1,4 @@
-"""The generator of the reference finds every word of the code, and nothing that is not one."""
+"""The generator of the reference finds every name that the code prints or reads, and no other."""
 
 from __future__ import annotations
 

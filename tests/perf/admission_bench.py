@@ -79,7 +79,7 @@ def a_native_pod() -> dict[str, Any]:
 
 
 def arrivals() -> Iterator[dict[str, Any]]:
-    """Yield pods in the order of their arrival, for ever."""
+    """Yield pods in the order of their arrival, without end."""
     documented = cycle(documented_pods())
     number = 0
     while True:
@@ -140,7 +140,7 @@ class Asker:
 
 
 async def load(url: str, trust: ssl.SSLContext, seconds: float) -> Measured:
-    """Send reviews for so many seconds, one pod at each fixed instant."""
+    """Send reviews for this many seconds, one pod at each fixed instant."""
     connector = aiohttp.TCPConnector(ssl=trust, limit=64)
     headers = {"Content-Type": "application/json"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:

@@ -183,7 +183,7 @@ class Seen:
 
 
 class PlainHandlers:
-    """A thread with Kopf and one handler that notes what it sees."""
+    """A thread with Kopf and one handler that records the objects it is called for."""
 
     def __init__(self, config: OperatorConfig, kind: Resource, seen: Seen) -> None:
         self._config = config
@@ -272,5 +272,5 @@ if __name__ == "__main__":
         figures = asyncio.run(cost(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])))
         print(json.dumps(figures))
         sys.stdout.flush()
-        os._exit(0)  # without waiting for Kopf, which nobody stops
+        os._exit(0)  # without waiting for Kopf, which is never stopped
     sys.exit(main(sys.argv[1:]))

@@ -305,7 +305,7 @@ async def watch(folder: Path, port: int) -> None:
     def read_rate() -> None:
         nonlocal rate
         line = sys.stdin.readline()
-        if not line:  # the bench has ended, for whatever reason
+        if not line:  # the bench has ended, for any reason
             os._exit(0)
         rate = int(line)
 

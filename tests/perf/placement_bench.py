@@ -187,7 +187,7 @@ class Fleet:
             self._hold(tuple(node * DEVICES_PER_NODE + device for device in devices), demand)
 
     def churn(self, decisions: int) -> dict[str, float]:
-        """Decide so many times, with a claim ending before each decision; return µs."""
+        """Make this many decisions, with a claim ending before each; return the times in µs."""
         times: list[float] = []
         for _ in range(decisions + 200):
             self._end_one()

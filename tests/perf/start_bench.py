@@ -77,7 +77,7 @@ def in_a_process(way: str, pods: int, gpu_in: int) -> dict[str, float]:
 
 
 class Pages:
-    """A transport to an API server that has nothing but pods.
+    """A transport to an API server that has only pods.
 
     Args:
         way: One of the `WAYS`: in a list or in a stream.

@@ -367,7 +367,7 @@ class Scene:
         self.replica.news.claim_changed(self._holder(number, mib))
 
     def _free_a_device(self) -> None:
-        """Free a device; its claim comes back when one pod was served and has ended."""
+        """Free a device; its claim is recreated after one pod was served and has ended."""
         number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
         self._go(self._holder(number, LARGE_MIB))
         self._afterwards = lambda: self._serve(number)
@@ -381,7 +381,7 @@ class Scene:
         node = f"node-{number % self._nodes:05d}"
         self.replica.api.log.clear()
         known = None
-        # meanwhile the device may have been earmarked for another pod that has starved
+        # the device may since have been earmarked for another pod that has starved
         for _ in range(3):
             places = [
                 held

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def asked(port: int, rounds: int) -> dict[str, float]:
-    """Return milliseconds by question."""
+    """Return milliseconds by kind of request."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     headers = {"Authorization": "Bearer admin"}
 

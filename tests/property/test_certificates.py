@@ -230,7 +230,7 @@ def test_what_is_shown_is_trusted_at_every_moment(events: list[tuple[Any, ...]])
 def test_where_a_leader_looks_often_enough_nothing_shown_ever_expires(
     pauses: list[timedelta], deaths: list[int | None]
 ) -> None:
-    """Authorities change, and the leader looks at least once in a third of a pair's life."""
+    """Authorities change, and the leader checks at least once in a third of a pair's lifetime."""
     world = World()
     world.leader_works(8, None)
     world.scheduler_starts()

@@ -251,7 +251,7 @@ class EngineStates(WorldStates):
 
     @rule()
     def the_same_operator_leads_again(self) -> None:
-        """A replica that follows knows what one knows that has just read everything."""
+        """A standby has the same state as a replica that has just listed everything."""
         self.world.follow()
         self.offers.clear()
         operator = self.world.operator

@@ -77,7 +77,7 @@ def _ways(cards: Sequence[Card], asks: Sequence[Ask], before: Chosen) -> Iterato
 
 
 def has_room(cards: Sequence[Card], asks: Sequence[Ask], before: Chosen, device: int) -> bool:
-    """Return True if a device fits a container beside those that started before it."""
+    """Return True if a device fits a container in addition to those that started before it."""
     card, ask = cards[device], asks[len(before)]
     running = [
         each
@@ -88,7 +88,7 @@ def has_room(cards: Sequence[Card], asks: Sequence[Ask], before: Chosen, device:
     cores = card.used[1] + sum(each.cores for each in running)
     slots = card.used[2] + len(running)
     if any(each.cores == 100 for each in running):
-        return False  # it has the device to itself
+        return False  # it has the device alone
     alone = ask.cores == 100
     return (
         slots < card.slots

@@ -166,7 +166,7 @@ class GroupStates(EngineStates):
 
     @rule()
     def another_operator_leads(self) -> None:
-        """Let another operator lead; it knows the PodGroups from its own watch."""
+        """Let another operator lead; it has the PodGroups from its own watch."""
         super().another_operator_leads()
         for group, least in self.least.items():
             self.world.operator.news.pod_group_changed(a_pod_group(group, least=least))

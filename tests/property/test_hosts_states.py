@@ -19,7 +19,7 @@ amounts = st.sampled_from((0, 100, 2500))
 
 
 class HostsMachine(RuleBasedStateMachine):
-    """A comparison with a dictionary of pods that is summed up anew each time."""
+    """A comparison with a dictionary of pods that is summed up from scratch each time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -93,7 +93,7 @@ class Cuts(RuleBasedStateMachine):
         assert self.checkpoint.state.claim_instances == {}
 
     def restart(self) -> None:
-        """Start an agent that knows only the content of the disk."""
+        """Start an agent that has only the content of the disk."""
         self.checkpoint = MortalCheckpoint(self.disk, self.fate)
         self.instances = Instances(
             self.driver, self.checkpoint, Inventory(self.driver, NvidiaConfig())

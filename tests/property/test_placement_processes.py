@@ -1,4 +1,4 @@
-"""Equal inputs give equal answers in every process, whatever the hash seed."""
+"""Equal inputs give equal answers in every process, regardless of the hash seed."""
 
 from __future__ import annotations
 

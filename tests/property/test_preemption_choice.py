@@ -85,7 +85,7 @@ cases = st.builds(
 
 @dataclass
 class Oracle:
-    """The choice made by hand.
+    """The choice of victims by an independent, simple algorithm.
 
     Attributes:
         devices: The UUIDs of each node's devices.

@@ -1,4 +1,4 @@
-"""The verb preempt keeps a node exactly if a count by hand finds room without the victims.
+"""The verb preempt keeps a node exactly if an independent count finds room without the victims.
 
 The count reads the claims from the API server.
 """

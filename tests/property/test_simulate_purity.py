@@ -1,4 +1,4 @@
-"""A question changes neither the known state of the cluster nor the next answer."""
+"""A simulation changes neither the known state of the cluster nor the next answer."""
 
 from __future__ import annotations
 

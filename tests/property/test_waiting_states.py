@@ -35,7 +35,7 @@ STEPS = st.lists(
 
 
 class Cluster:
-    """A replica with the pods it knows."""
+    """A replica with the pods it has observed."""
 
     def __init__(self) -> None:
         self.replica = Replica(config=CONFIG)

@@ -89,8 +89,8 @@ def test_no_name_of_a_namespace_that_may_not_be_read_is_in_any_answer(
 ) -> None:
     """Hidden names stay hidden for all claims, rights and questions about readable namespaces.
 
-    A refusal repeats the namespace that was asked for, so only readable ones are asked for; and
-    what was readable is there, so that an empty answer does not pass.
+    A refusal repeats the namespace that was asked for, so only readable ones are requested; and the
+    readable claims must be listed, so that an empty answer does not pass.
     """
     made = []
     for number, (space, waits, place) in enumerate(claims):

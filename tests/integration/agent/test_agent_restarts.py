@@ -124,7 +124,7 @@ async def test_during_an_update_the_old_agent_serves_until_it_ends_and_the_new_o
         assert clock() - ended < 1
         assert successor.unready() == ""
         await node.offers_slots()
-        await restarted_container(node, api)  # the successor knows what the old agent granted
+        await restarted_container(node, api)  # the successor has the old agent's grants
         assert page_of(node) == before
         await a_running_pod(api, name="3", memory="4Gi")
         assert read_page(page_of(node, "p2")).state is PageState.GRANT

@@ -1,4 +1,4 @@
-"""Admission refuses users' mistakes, naming the field, the value and what would be right."""
+"""Admission refuses users' mistakes, naming the field, the value and the remedy."""
 
 from __future__ import annotations
 

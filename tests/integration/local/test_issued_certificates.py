@@ -1,4 +1,4 @@
-"""Operators and webhooks start at once on a cluster that has nothing yet, and all trust them."""
+"""Operators and webhooks start at once on a cluster without certificates, and are trusted."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def listens(port: int) -> bool:
 def is_let_in(port: int, context: ssl.SSLContext, name: str) -> bool:
     """Return True if the server answers a client.
 
-    It may hang up on a client without a certificate.
+    It may close the connection of a client without a certificate.
     """
     try:
         with (

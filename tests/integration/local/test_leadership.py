@@ -1,4 +1,4 @@
-"""Only one of two operators decides at a time, whatever happens, and they lose no pod."""
+"""Only one of two operators decides at a time, under any fault, and they lose no pod."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def the_other(cluster: LocalCluster, one: Daemon) -> Daemon:
 
 
 def holders(cluster: LocalCluster, so_far: int = 0) -> list[str]:
-    """Return the holders of the Lease in order; the empty name stands for no holder.
+    """Return the holders of the Lease in order; an empty name means no holder.
 
     The first `so_far` writes do not count.
     """

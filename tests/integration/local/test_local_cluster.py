@@ -25,7 +25,7 @@ def processes_of(folder: str) -> set[int]:
         try:
             text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
         except OSError:
-            continue  # the process has ended meanwhile, or is not ours
+            continue  # the process has ended since, or belongs to another user
         if folder.encode() in text:
             found.add(int(path.name))
     return found

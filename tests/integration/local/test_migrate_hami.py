@@ -44,7 +44,7 @@ def migrate(cluster: LocalCluster, *flags: str) -> subprocess.CompletedProcess[s
 def beside(
     whole_cluster: Callable[..., LocalCluster],
 ) -> Iterator[tuple[LocalCluster, BesideHami]]:
-    """A node with one T4 of 16 GiB that HAMi serves, and nothing of ours on it."""
+    """A node with one T4 of 16 GiB that HAMi serves, without any of our components."""
     options = ClusterOptions(
         config=yaml.safe_load(CONFIG.read_text()), scheduler_names=frozenset({"vgpu-scheduler"})
     )

@@ -122,7 +122,7 @@ def test_a_device_that_two_live_nodes_publish_serves_on_the_first_until_that_is_
     delete_node(cluster, first)
     running(cluster, "asks", limit=60)
     register_anew(cluster, first)
-    # it counts as the later of the two when it comes back
+    # it counts as the later of the two once it is back
     until(cluster, lambda: marked_nodes(cluster) == {first})
     create(cluster, a_pod_on(first, "in-vain"))
     in_vain = cluster.wait_for(PODS, "in-vain", lambda _: True)

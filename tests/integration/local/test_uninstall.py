@@ -1,4 +1,4 @@
-"""`kubectl vgpu uninstall` on a whole cluster finishes, whatever still runs."""
+"""`kubectl vgpu uninstall` on a whole cluster finishes, even if programs still run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_nothing_of_ours_is_left(whole_cluster: Callable[..., LocalCluster]) -> 
 
 
 def test_it_ends_with_operator_and_agent_gone(whole_cluster: Callable[..., LocalCluster]) -> None:
-    """With GPU pods running, `kubectl delete -k` used to leave the CRDs behind for ever."""
+    """With GPU pods running, `kubectl delete -k` used to leave the CRDs behind."""
     with whole_cluster([t4_node("n1")]) as cluster:
         label_what_is_installed(cluster)
         name = a_user(cluster)
@@ -102,7 +102,7 @@ def test_a_lost_nodes_claim_is_released_when_an_administrator_says_so(
         grant_the_operators_account(cluster)
         name = a_user(cluster)
         os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)
-        # Until the kubelet reports it unready, nobody can tell that it hangs.
+        # That it hangs shows only once the kubelet reports it unready.
         agent = agent_pod("n1")["metadata"]["name"]
         cluster.wait_for(PODS, agent, is_unready, namespace=AGENT_NAMESPACE, limit=60)
         refused = kubectl_vgpu(cluster, "release", "--node", "n1", "--yes")

@@ -191,7 +191,7 @@ def test_pods_get_neuron_cores_by_their_numbers_which_none_has_twice(
 def test_pods_share_a_metax_gpu_where_their_classes_and_policies_go_together(
     cluster: LocalCluster,
 ) -> None:
-    """One GPU for the pod with a policy, one for the pods with a class, and two linked GPUs."""
+    """One GPU is for the pod with a policy, one for the pods with a class, and two are linked."""
     of = dict[str, set[str]]()
     for pod in cluster.apply(EXAMPLES / "metax-sgpu.yaml"):
         name = pod["metadata"]["name"]
@@ -266,7 +266,7 @@ def test_pods_get_parts_of_enflame_gcus_that_their_node_registers(cluster: Local
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:
-    """Both devices are given back when it is gone, and the agent reports it."""
+    """Both devices are released when the pod is gone, and the agent reports it."""
     containers = (
         a_container("cuda", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}),
         a_container("dtk", {"hygon.com/dcunum": 1, "hygon.com/dcumem": 3000}),

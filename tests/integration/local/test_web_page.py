@@ -221,7 +221,7 @@ def test_a_bad_address_is_refused_in_words(
 
 
 def test_while_the_api_server_is_away_new_visitors_are_asked_to_wait(watched: Watched) -> None:
-    """Tokens cannot be reviewed meanwhile; afterwards everything is shown again, and live."""
+    """Tokens cannot be reviewed without it; afterwards everything is shown again, and live."""
     server = watched.cluster.server
     away = threading.Thread(target=server.restart, kwargs={"down_for": AWAY_S})
     unknown = iter(f"system:serviceaccount:default:none-{number}" for number in range(1_000_000))

@@ -54,7 +54,7 @@ def rendered(helm: str, chart: Path, *arguments: str):  # type: ignore[no-untype
 
 
 def notes(helm: str, chart: Path, tmp_path: Path, *arguments: str) -> str:
-    """Return what Helm prints after an installation; `helm template` leaves it out."""
+    """Return the text that Helm prints after an installation; `helm template` leaves it out."""
     copy = tmp_path / "vgpu"
     shutil.copytree(chart, copy)
     shutil.move(copy / "templates" / "NOTES.txt", copy / "files" / "NOTES.txt")

@@ -173,7 +173,7 @@ def a_replica_set(name: str) -> Object:
 def test_a_pod_whose_node_turned_out_wrong_gets_another_and_lives_on(
     cluster: InstalledCluster,
 ) -> None:
-    """Binpack sends both to one node, and only kube-scheduler knows that they must not meet."""
+    """Binpack sends both to one node; only kube-scheduler knows the rule that separates them."""
     create(cluster, a_replica_set("apart"), REPLICA_SETS)
 
     def pods() -> list[Object]:
@@ -396,7 +396,7 @@ def said_of(cluster: InstalledCluster, name: str, words: str) -> bool:
 
 
 def is_told(cluster: InstalledCluster, name: str, words: str) -> None:
-    """Wait for an event of an object that has these words."""
+    """Wait for an event of an object whose message contains this text."""
     cluster.until(lambda: said_of(cluster, name, words), lambda: cluster.objects(EVENTS))
 
 
@@ -478,7 +478,7 @@ def test_the_policy_refuses_such_a_pod_where_no_webhook_answers(cluster: Install
 
 
 def test_two_pods_on_one_claim_never_both_reserve_it(cluster: InstalledCluster) -> None:
-    """kube-scheduler reserves for one, and Kubernetes itself for one that was bound by hand."""
+    """kube-scheduler reserves it for one pod, and Kubernetes itself for a pod bound by the test."""
     pod = a_victim(cluster)
     (entry,) = pod["spec"]["resourceClaims"]
     name = entry["resourceClaimName"]

@@ -1,4 +1,4 @@
-"""`make bench-cluster` in small: its report is complete, and nothing of it is left afterwards."""
+"""A small `make bench-cluster`: its report is complete, and it leaves nothing behind."""
 
 from __future__ import annotations
 

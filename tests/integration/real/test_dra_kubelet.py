@@ -205,7 +205,7 @@ class Machine:
         return False
 
     async def told(self, name: str, words: str) -> str:
-        """Wait for an event of a pod that contains these words."""
+        """Wait for an event of a pod whose message contains this text."""
 
         async def look() -> str:
             events = (await self.api.list(EVENTS, namespace="default")).items
@@ -215,7 +215,7 @@ class Machine:
         return str(await soon(look))
 
     async def clear(self) -> None:
-        """Delete what a test has left."""
+        """Delete the objects that a test has left."""
         for pod in (await self.api.list(PODS, namespace="default")).items:
             await self.delete(pod["metadata"]["name"], by_force=True)
 

@@ -486,7 +486,7 @@ async def test_nobody_marks_a_pod_that_exists(callers: Callers) -> None:
 
 
 async def test_only_the_operator_takes_our_gate_off_a_pod(callers: Callers) -> None:
-    """A pod whose author could take the gate off would overtake those that wait for their turn."""
+    """A pod whose author could remove the gate would overtake the waiting pods."""
     gates = [{"name": "vgpu.dev/placement"}, {"name": "mine.dev/own"}]
     pod = marked(a_pod("waits", a_container(), schedulingGates=gates))
     await callers.tenant.create(PODS, pod)

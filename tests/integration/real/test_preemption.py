@@ -1,4 +1,4 @@
-"""kube-scheduler's preemption on Kubernetes itself ends nobody in vain.
+"""kube-scheduler's preemption on a real control plane ends no pod in vain.
 
 There is one node with one device of 16 GiB, ten slots and 8 CPUs. Each pod that must stay is
 watched for longer than kube-scheduler needed, without the verb `preempt`, to end it several times.

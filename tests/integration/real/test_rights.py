@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One permission of an account; an empty namespace or name stands for any."""
+    """One permission of an account; an empty namespace or name means any."""
 
     account: str
     verb: str
@@ -53,7 +53,7 @@ class Right:
     name: str = ""
 
     def covers(self, done: Right) -> bool:
-        """Return True if this right covers the one that was used."""
+        """Return True if this permission covers the one that was used."""
         same = replace(done, namespace=self.namespace, name=self.name) == self
         anywhere = self.namespace in ("", done.namespace)
         return same and anywhere and self.name in ("", done.name)
@@ -141,7 +141,7 @@ BY_CHANCE = (
     Right(user(WEB), "watch", "scheduling.k8s.io", "podgroups"),
     # This happens after a conflict, when an agent was faster to write a claim.
     Right(user(OPERATOR), "get", "vgpu.dev", "vgpuclaims"),
-    # This happens when the reason of an event is given again some seconds later, in other words.
+    # This happens when an event is repeated some seconds later with another message.
     Right(user(OPERATOR), "patch", "", "events"),
 )
 """Rights that are needed where nothing that these steps do can make sure that they are used."""

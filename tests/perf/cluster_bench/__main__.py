@@ -143,7 +143,7 @@ def measure_mode(mode: str, nodes: int, load: Load, found: dict[str, Any]) -> No
 def ratios(
     nodes: int, plain: dict[str, Any], ours: dict[str, Any], agents: dict[str, Any]
 ) -> dict[str, float]:
-    """Return kube-apiserver's CPU time a pod in plain pods, and for a thousand agents at rest."""
+    """Return kube-apiserver's CPU time per pod, in plain pods, and per thousand idle agents."""
     server = "kube-apiserver"
     of_plain = plain["cpu_ms_per_pod"][server]
     at_rest = agents["idle_cores"][server] - agents["idle_cores_without"][server]

@@ -46,7 +46,7 @@ class PlayedAgents:
         self._claims: dict[tuple[str, str], Object] = {}
 
     async def run(self) -> None:
-        """Play the agents for ever."""
+        """Play the agents until cancelled."""
         pods = Reflector(
             self._api, PODS, _Told(self._pod), decode=_raw, scope=Scope(label_selector=LABEL)
         )

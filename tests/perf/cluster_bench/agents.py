@@ -102,7 +102,7 @@ class SimulatedAgents:
                 self._take(watch, head.partition(b"\r\n\r\n")[2])
 
     def follow(self) -> None:
-        """Read the events for ever."""
+        """Read the events until cancelled."""
         while True:
             for key, _ in self._selector.select():
                 watch: Watch = key.data

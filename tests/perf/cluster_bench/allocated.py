@@ -31,7 +31,7 @@ _PODS = f"/registry/pods/{NAMESPACE}/"
 async def make_allocated(
     api: Api, etcd: Path, name: str, node_uids: Mapping[str, str], count: int
 ) -> None:
-    """Create so many running pods, each with its claim and a slice of a device.
+    """Create this many running pods, each with its claim and a slice of a device.
 
     Args:
         api: An administrator's client.

@@ -130,7 +130,7 @@ def used(pids: Mapping[str, int]) -> Used:
 
 
 def reset_peaks(pids: Mapping[str, int]) -> None:
-    """Start measuring the largest memory of each process anew."""
+    """Restart the measurement of each process's peak memory."""
     for pid in pids.values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 

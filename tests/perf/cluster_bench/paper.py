@@ -87,7 +87,7 @@ def paper_node(number: int) -> Object:
 
 
 async def make_nodes(api: Api, count: int) -> dict[str, str]:
-    """Create so many nodes; return their UIDs by name."""
+    """Create this many nodes; return their UIDs by name."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def make(number: int) -> tuple[str, str]:

@@ -110,7 +110,7 @@ class Stage(Started):
         self._node_uids = self._loop.run(make_nodes(self._api, self._nodes))
 
     def stop(self) -> None:
-        """End every process and remove what they wrote."""
+        """End every process and remove their files."""
         self._undo.close()
 
     def plain(self, load: Load) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class Stage(Started):
         }
 
     def _measure_agents(self, load: Load, pids: Mapping[str, int]) -> dict[str, Any]:
-        """Run the pods once more with an agent of each node connected, and measure both at rest."""
+        """Run the pods with an agent per node, and measure idle CPU use with and without agents."""
         settle(pids)
         alone = _idle(pids)
         with self._child("agents", "--count", str(self._nodes)) as agents:
@@ -239,7 +239,7 @@ class Stage(Started):
     def _measure_failover(
         self, load: Load, cluster: InstalledCluster, killed_after_s: float
     ) -> dict[str, Any]:
-        """Run the pods once more, and kill the leader meanwhile."""
+        """Run the pods once more, and kill the leader while they start."""
         given = ("--run", "failover", "--pods", str(load.pods), "--limit", str(load.limit_s))
         with self._child("load", *given, "--with-devices") as process:
             _await_ready(process)
@@ -283,7 +283,7 @@ class Stage(Started):
         pids: Mapping[str, int],
         profiles: Path | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run a load; return its times, and the usage of each process meanwhile."""
+        """Run a load; return its times, and the usage of each process during it."""
         pids = {**pids, "bench": os.getpid()}
         with self._child(module, *arguments) as process:
             _await_ready(process)
