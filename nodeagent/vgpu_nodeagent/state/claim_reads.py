@@ -146,6 +146,9 @@ class ClaimReads:
         except (ClientError, TimeoutError) as error:
             self._due_by(waiting, self._clock.monotonic())
             logger.warning("claims of pod %s not read: %s", pod.metadata.name, error or "no answer")
+        except asyncio.CancelledError:  # the kubelet gave up: its pod is being deleted
+            self._due_by(waiting, self._clock.monotonic())
+            raise
 
     def _unread(self, pod: Pod) -> list[Place]:
         """Return the claims of a pod that are due to be read."""

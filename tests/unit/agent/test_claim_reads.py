@@ -385,6 +385,21 @@ async def test_a_claim_that_cannot_be_read_is_tried_again(monkeypatch: pytest.Mo
         await node.until_known(own(pod))
 
 
+async def test_a_claim_is_read_although_the_kubelet_gave_up_its_call() -> None:
+    """Otherwise nobody would report the devices of a pod that is deleted meanwhile as free."""
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        node.api.answers.clear()
+        asked = asyncio.create_task(node.reads.read_for(pod))
+        await node.settle()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        node.api.answers.set()
+        await node.until_known(own(pod))
+
+
 async def test_prestart_waits_for_no_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
