@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import CLAIMS, ROOM, a_device, a_node, a_pod, use_of
+from builders import CLAIMS, ROOM, a_claim, a_device, a_node, a_pod, a_request, use_of
 from claims_world import (
     LIMITS,
     admitted,
@@ -85,6 +85,29 @@ async def test_a_pod_gets_its_claim_first_and_then_an_allocated_resource_claim()
         "patch status",
     ]
     assert allocation.resource_claim_uid == found["metadata"]["uid"]
+
+
+async def test_a_claim_whose_only_request_has_no_name_goes_to_the_container_that_uses_it() -> None:
+    """The API server refuses a request of a ResourceClaim that has no name."""
+    world = replica()
+    claim = world.claim(a_claim("mine", requests=[a_request(memory="1Gi", count=1)]))
+    raw = a_pod(annotations={ANNOTATION_CLAIM: "mine"}).to_wire()
+    raw["spec"]["containers"] = [{"name": "app"}, {"name": "beside"}]
+    pod = seen(world, applied(raw, mutate_pod(raw, CLAIMS, claim, token="0" * 12)))
+    await world.settle()
+    found, allocation = stored(world, pod), world.claim_of(pod).status.allocation
+    assert found is not None
+    assert allocation is not None
+    exactly = {"deviceClassName": "vgpu.dev", "count": 1}
+    assert found["spec"]["devices"]["requests"] == [{"name": "app", "exactly": exactly}]
+    (result,) = results(world, pod)
+    assert result["request"] == "app"
+    assert result["shareID"] == dra.share_id(allocation.id, "app")
+    before = found["metadata"]["resourceVersion"]
+    await world.settle()
+    after = stored(world, pod)
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == before, "it shows what it should"
 
 
 async def test_the_node_is_nominated_so_that_kube_scheduler_looks_at_no_other() -> None:

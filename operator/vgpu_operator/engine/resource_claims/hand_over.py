@@ -136,7 +136,7 @@ def _is_too_early(state: State, pod: GPUPod) -> bool:
 def _allocate(state: State, pod: GPUPod, claim: VGPUClaim) -> WriteResourceClaim:
     key, allocation = resource_claim_of(pod), claim.status.allocation
     assert allocation is not None
-    found = state.cache.resource_claims.get(key)
+    found, requests = state.cache.resource_claims.get(key), requests_for(state, pod)
     effect = WriteResourceClaim(
         namespace=key.namespace,
         name=key.name,
@@ -145,9 +145,9 @@ def _allocate(state: State, pod: GPUPod, claim: VGPUClaim) -> WriteResourceClaim
         pod_uid=pod.uid,
         claim=key_of(claim),
         allocation_id=allocation.id,
-        create=_made(pod, claim) if found is None else None,
+        create=_made(pod, claim, requests) if found is None else None,
         finalizers=None if found is None or _is_marked(found, pod, claim) else _others(found),
-        allocation=_results(state, allocation, requests_for(state, pod)),
+        allocation=_results(state, allocation, requests),
         is_status_empty=found is None or found.status.is_empty,
     )
     state.resource_claims.writing[key] = effect
@@ -164,7 +164,7 @@ def _others(found: ResourceClaim) -> tuple[str, ...]:
     return tuple(each for each in found.metadata.finalizers if each != FINALIZER_IN_USE)
 
 
-def _made(pod: GPUPod, claim: VGPUClaim) -> dict[str, Any]:
+def _made(pod: GPUPod, claim: VGPUClaim, by_container: Mapping[str, str]) -> dict[str, Any]:
     """Return the ResourceClaim of a pod, which goes with the pod and has a request a container."""
     owner = {
         "apiVersion": "v1",
@@ -177,7 +177,8 @@ def _made(pod: GPUPod, claim: VGPUClaim) -> dict[str, Any]:
     devices = [] if allocation is None else allocation.devices
     counts: dict[str, int] = {}
     for device in devices:
-        counts[device.request] = counts.get(device.request, 0) + 1
+        container = _container_of(device, by_container)
+        counts[container] = counts.get(container, 0) + 1
     requests = [
         {"name": request, "exactly": {"deviceClassName": dra.CLASS, "count": count}}
         for request, count in counts.items()
@@ -215,23 +216,31 @@ def _results(state: State, allocation: Allocation, requests: Mapping[str, str]) 
     }
 
 
+def _container_of(device: AllocatedDevice, by_container: Mapping[str, str]) -> str:
+    """Return the container that gets a device; the sole request of a claim may leave it out."""
+    return device.request or next(iter(by_container), "")
+
+
 def _result(
     allocation: Allocation, device: AllocatedDevice, requests: Mapping[str, str]
 ) -> dict[str, Any]:
+    container = _container_of(device, requests)
     return {
-        "request": requests.get(device.request, device.request),
+        "request": requests.get(container, container),
         "driver": dra.DRIVER,
         "pool": allocation.node_name,
         "device": dra.device_name(device.uuid),
-        "shareID": dra.share_id(allocation.id, device.request),
+        "shareID": dra.share_id(allocation.id, container),
         "consumedCapacity": {"memory": device.memory, "cores": str(device.cores)},
     }
 
 
 def shows(found: ResourceClaim, allocation: Allocation) -> bool:
     """Return True if a ResourceClaim is allocated as the VGPUClaim's allocation says."""
+    # The request of a claim of ours has its container's name, which the VGPUClaim may leave out.
+    sole = next((each.request for each in found.results), "")
     expected = {
-        (dra.device_name(each.uuid), dra.share_id(allocation.id, each.request))
+        (dra.device_name(each.uuid), dra.share_id(allocation.id, each.request or sole))
         for each in allocation.devices
     }
     shown = {(each.device, each.share_id) for each in found.results}
