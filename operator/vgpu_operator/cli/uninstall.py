@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from vgpu_api.dra import DRIVER
 from vgpu_api.names import (
     ANNOTATION_FROM_HAMI,
     FINALIZER_IN_USE,
@@ -162,7 +163,7 @@ class Removal:
             f"delete {len(self.users)} pods that use GPUs" if self.users else "no pod uses a GPU",
             f"delete {len(self.claims)} claims and wait until they are released",
             f"stop operator, webhooks and schedulers: {_listed(_of(objects, DEPLOYMENTS))}",
-            "remove the finalizers of the remaining claims",
+            "remove the finalizers of the remaining claims, and ResourceClaims' allocations",
             f"stop agents: {_listed(_of(objects, DAEMON_SETS))}",
             clean,
             f"delete {len(self.devices)} GPUDevices",
@@ -293,10 +294,10 @@ class Uninstall:
                 (kind, claim)
                 for kind in (VGPU_CLAIMS, RESOURCE_CLAIMS)
                 for claim in await self._list(kind)
-                if FINALIZER_IN_USE in (claim["metadata"].get("finalizers") or ())
+                if _has_finalizer(claim) or _shows_ours(claim)
             ]
 
-        refused = ""
+        refused = "a pod has it reserved"
         waited = 0.0
         while claims := await held():
             for kind, claim in claims:
@@ -308,8 +309,11 @@ class Uninstall:
                 except (Conflict, NotFound):
                     continue
             if waited >= _POLICY_S:
-                self._left += [f"{_word(kind)} {_name(claim)} keeps its finalizer: {refused}"
-                               for kind, claim in await held()]  # fmt: skip
+                self._left += [
+                    f"{_word(kind)} {_name(claim)} keeps its "
+                    f"{'finalizer' if _has_finalizer(claim) else 'devices'}: {refused}"
+                    for kind, claim in await held()
+                ]
                 return
             await self._clock.sleep(_POLL_S)
             waited += _POLL_S
@@ -367,6 +371,26 @@ class Uninstall:
     # Parts.
 
     async def _release(self, kind: Resource, claim: Object) -> None:
+        if _has_finalizer(claim):
+            await self._remove_finalizer(kind, claim)
+        elif not (claim.get("status") or {}).get("reservedFor"):
+            # Of a ResourceClaim that a user has made, and which does not go with its pod.
+            metadata = claim["metadata"]
+            version = metadata["resourceVersion"]
+            operations = [
+                {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+                {"op": "remove", "path": "/status/allocation"},
+            ]
+            await self._api.json_patch(
+                kind,
+                metadata["name"],
+                operations,
+                namespace=metadata["namespace"],
+                subresource="status",
+            )
+            self._say(f"  {_word(kind)} {_name(claim)}: allocation removed")
+
+    async def _remove_finalizer(self, kind: Resource, claim: Object) -> None:
         metadata = claim["metadata"]
         at = metadata["finalizers"].index(FINALIZER_IN_USE)
         path = f"/metadata/finalizers/{at}"
@@ -475,6 +499,18 @@ class Uninstall:
                 continue
             except ApiError as error:
                 self._left.append(f"{kind.kind} {_name(obj)} could not be deleted: {error}")
+
+
+def _has_finalizer(claim: Object) -> bool:
+    return FINALIZER_IN_USE in (claim["metadata"].get("finalizers") or ())
+
+
+def _shows_ours(claim: Object) -> bool:
+    """Return True for a ResourceClaim that is allocated a device of our driver."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    shown = allocation.get("devices")
+    results = shown.get("results") or () if isinstance(shown, dict) else ()  # else a VGPUClaim
+    return any(each.get("driver") == DRIVER for each in results)
 
 
 def _word(kind: Resource) -> str:

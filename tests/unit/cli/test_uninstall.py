@@ -317,6 +317,33 @@ async def test_resource_claims_lose_our_finalizer_and_keep_those_of_others() -> 
     assert left["metadata"]["finalizers"] == ["other/one"]
 
 
+async def test_a_users_resource_claim_loses_our_devices_once_no_pod_has_it_reserved() -> None:
+    cluster = installed(operator=False)
+    result = {"driver": "vgpu.dev", "device": "gpu-0"}
+    others = {"driver": "gpu.nvidia.com", "device": "gpu-1"}
+    for name, shown in (("mine", result), ("others", others)):
+        status = {"allocation": {"devices": {"results": [shown]}}}
+        cluster.put(
+            RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "status": status}
+        )
+    assert await carried_out(cluster) == []
+    found = [
+        cluster.objects[(RESOURCE_CLAIMS.plural, "default", each)] for each in ("mine", "others")
+    ]
+    assert ["allocation" in each["status"] for each in found] == [False, True]
+
+
+async def test_a_resource_claim_that_stays_reserved_is_named() -> None:
+    cluster = installed(operator=False)
+    result = {"driver": "vgpu.dev", "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"uid": "u"}]}
+    cluster.put(
+        RESOURCE_CLAIMS, {"metadata": {"name": "mine", "namespace": "default"}, "status": status}
+    )
+    (left,) = await carried_out(cluster)
+    assert left == "ResourceClaim default/mine keeps its devices: a pod has it reserved"
+
+
 async def test_a_policy_that_an_api_server_still_has_is_outlasted() -> None:
     cluster = installed(operator=False)
     cluster.policy_lag_s = 10
