@@ -17,15 +17,23 @@ from vgpu_local.pki import Authority
 from vgpu_local.programs import NAMESPACE, ROOT, Front
 from vgpu_local.scheduler.extender import ExtenderConfig
 from vgpu_local.webhooks import webhook_configurations
+from vgpu_operator.cli.uninstall import BINDINGS, POLICIES
+
+_OF_CLAIMS = ROOT / "manifests" / "overlays" / "claims"
 
 
-async def furnish(api: Api) -> None:
-    """Create the objects that our programs expect: the CRDs and the namespace of the Lease."""
+async def furnish(api: Api, settings: ClusterConfig = ClusterConfig()) -> None:  # noqa: B008
+    """Create what our programs expect: CRDs, the Lease's namespace, the fence of mode Claims."""
     for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
         definition = yaml.safe_load(path.read_text())
         await api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     await api.create(resources.NAMESPACES, namespace)
+    if settings.scheduling.mode == "Claims":
+        kinds = {each.kind: each for each in (resources.DEVICE_CLASSES, POLICIES, BINDINGS)}
+        for name in ("classes.yaml", "policies.yaml"):
+            for document in yaml.safe_load_all((_OF_CLAIMS / name).read_text()):
+                await api.create(kinds[document["kind"]], document)
 
 
 async def admit_through(

@@ -165,7 +165,11 @@ class Replay:
             kept = (
                 pod is not None
                 and not gone
-                and (_only_init_moved(before, claim, pod) or _only_resized(before, claim))
+                and (
+                    _only_init_moved(before, claim, pod)
+                    or _only_resized(before, claim)
+                    or _only_named(before, claim)
+                )
             )
             if pod and in_use and not kept:
                 breaches.append(f"claim {name} was freed while pod {pod.metadata.name} had it")
@@ -204,6 +208,15 @@ def _only_init_moved(before: VGPUClaim, after: VGPUClaim, pod: Pod) -> bool:
 def _without(allocation: Allocation, devices: list[AllocatedDevice]) -> Allocation:
     left = [device for device in allocation.devices if device not in devices]
     return allocation.model_copy(update={"devices": left})
+
+
+def _only_named(before: VGPUClaim, after: VGPUClaim) -> bool:
+    """Return True if only the ResourceClaim was written that an allocation had not named yet."""
+    old, new = before.status.allocation, after.status.allocation
+    if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
+        return False
+    named = old.model_copy(update={"resource_claim_uid": new.resource_claim_uid})
+    return not old.resource_claim_uid and named == new
 
 
 def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:

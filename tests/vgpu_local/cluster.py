@@ -131,7 +131,7 @@ class LocalCluster(Started):
         self._undo.callback(self._loop.stop)
         self._api = self._loop.enter(Api.connect(str(self.kubeconfig)), self._undo)
         self._foundation.connected(self.api, self._loop)
-        self.run(furnish(self.api))
+        self.run(furnish(self.api, self._settings))
         self._foundation.furnished()
         self._config = self.folder / "config.yaml"
         self._config.write_text(yaml.safe_dump(dict(self._options.config)))
@@ -380,6 +380,7 @@ class LocalCluster(Started):
             unused_lease_s=self._options.unused_lease_s,
             log_level=self._options.log_level,
             state_disk_bytes=self._options.state_disk_bytes,
+            prepares_claims=self._settings.scheduling.mode == "Claims",
         )
         for node in self._nodes:
             self._simulated.start(node, settings, self.api, self._loop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,6 +230,7 @@ def agent_command(
     unused_lease_s: float,
     log_level: str,
     ports: tuple[int, int] = (0, 0),
+    flags: Sequence[str] = (),
 ) -> list[str]:
     """Return the command line of a node's agent; `ports` are those of its metrics and probes."""
     arguments = {
@@ -250,7 +251,7 @@ def agent_command(
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,
     }
-    return _module("vgpu_nodeagent", arguments)
+    return [*_module("vgpu_nodeagent", arguments), *flags]
 
 
 def driver_environment(machine: Path) -> Mapping[str, str]:

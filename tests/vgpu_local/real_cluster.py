@@ -13,7 +13,15 @@ from typing import Any
 
 from vgpu_api import resources
 from vgpu_api.names import OPERATOR_USER, SCHEDULER_ALIASES
-from vgpu_api.resources import GPU_DEVICES, LEASES, NODES, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    LEASES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    VGPU_CLAIMS,
+    Resource,
+)
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.apiserver.storage import WriteEvent
@@ -35,7 +43,7 @@ _KINDS = {
     if isinstance(resource, Resource)
 }
 
-_RECORDED = (PODS, NODES, LEASES, VGPU_CLAIMS, GPU_DEVICES)
+_RECORDED = (PODS, NODES, LEASES, VGPU_CLAIMS, GPU_DEVICES, RESOURCE_CLAIMS)
 
 
 def real_cluster(

@@ -39,6 +39,8 @@ class NodeSettings:
         unused_lease_s: The time for which an agent keeps slots that its kubelet does not know.
         log_level: The agents' log level.
         state_disk_bytes: The size of a separate disk for each agent's state; 0 for no such disk.
+        prepares_claims: Kubelets have agents prepare ResourceClaims.
+        publishes_slices: Agents publish their devices as ResourceSlices, too.
     """
 
     folder: Path
@@ -50,6 +52,8 @@ class NodeSettings:
     unused_lease_s: float = 30.0
     log_level: str = "INFO"
     state_disk_bytes: int = 0
+    prepares_claims: bool = False
+    publishes_slices: bool = False
 
 
 class SimulatedNodes:
@@ -92,7 +96,14 @@ class SimulatedNodes:
         image = dict(driver)
         if settings.tools is not None:
             image["PATH"] = f"{settings.tools}:{os.environ['PATH']}"
-        kubelet = Kubelet(api, node.shape, folders, environment=image, pace=settings.pace)
+        kubelet = Kubelet(
+            api,
+            node.shape,
+            folders,
+            environment=image,
+            pace=settings.pace,
+            prepares_claims=settings.prepares_claims,
+        )
         self._undo.callback(lambda: loop.run(kubelet.stop(), limit=30))
         loop.run(kubelet.start(), limit=60)
         self.kubelets[node.name] = kubelet
@@ -106,6 +117,10 @@ class SimulatedNodes:
             unused_lease_s=settings.unused_lease_s,
             log_level=settings.log_level,
             ports=(metrics_port, health_port),
+            flags=[
+                *(["--dra"] if settings.prepares_claims else []),
+                *(["--resource-slices"] if settings.publishes_slices else []),
+            ],
         )
         self.agents[node.name] = self._daemons.start(
             f"agent-{node.name}", command, driver, folder=settings.folder, spawn=settings.spawn

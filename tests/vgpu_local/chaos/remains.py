@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from vgpu_api.names import AGENT_NAMESPACE
-from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.readiness import plural
 
@@ -22,7 +22,7 @@ def objects(cluster: LocalCluster) -> list[str]:
 
 
 def _objects(cluster: LocalCluster) -> Iterator[str]:
-    for resource in (PODS, VGPU_CLAIMS):
+    for resource in (PODS, VGPU_CLAIMS, RESOURCE_CLAIMS):
         for found in cluster.objects(plural(resource)):
             metadata = found["metadata"]
             if metadata["namespace"] == AGENT_NAMESPACE:

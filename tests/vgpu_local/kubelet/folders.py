@@ -40,6 +40,16 @@ class NodeFolders:
         return self.sockets / "pod-resources"
 
     @property
+    def plugins_registry(self) -> Path:
+        """Return the folder in which DRA drivers put the sockets by which they register."""
+        return self.sockets / "plugins_registry"
+
+    @property
+    def claims_record(self) -> Path:
+        """Return the file of the ResourceClaims that have to be unprepared some time."""
+        return self.root / "dra_manager_state"
+
+    @property
     def cdi(self) -> Path:
         """Return the folder of CDI spec files."""
         return self.root / "cdi"
@@ -62,7 +72,7 @@ class NodeFolders:
 def make_folders(root: Path) -> NodeFolders:
     """Create the folders of a node under `root`."""
     root = root.absolute()
-    for name in ("device-plugins", "pod-resources", "cdi", "logs", "pods"):
+    for name in ("device-plugins", "pod-resources", "plugins_registry", "cdi", "logs", "pods"):
         (root / name).mkdir(parents=True, exist_ok=True)
     if len(bytes(root / _LONGEST_SOCKET)) <= SOCKET_PATH_MAX:
         return NodeFolders(root, root, None)

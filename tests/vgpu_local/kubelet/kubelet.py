@@ -27,6 +27,7 @@ from vgpu_local.kubelet.plugins import PluginRegistry
 from vgpu_local.kubelet.podresources import PodResources
 from vgpu_local.kubelet.podspec import Pod
 from vgpu_local.kubelet.process import ExecResult
+from vgpu_local.kubelet.resource_claims import ResourceClaims
 from vgpu_local.kubelet.runtime import Runtime
 from vgpu_local.kubelet.worker import PodWorker
 from vgpu_local.podwriter import PodWriter
@@ -50,6 +51,7 @@ class Kubelet:
         environment: Mapping[str, str],
         pace: Pace = Pace(),  # noqa: B008 - immutable
         order: random.Random | None = None,
+        prepares_claims: bool = False,
     ) -> None:
         """Create a kubelet; nothing happens before `start`.
 
@@ -60,6 +62,8 @@ class Kubelet:
             environment: The variables that every container has, as if from its image.
             pace: The waiting times.
             order: Chooses among free devices; None for a random seed.
+            prepares_claims: Have DRA drivers prepare ResourceClaims; otherwise pods that name one
+                start without its devices.
         """
         self.shape = shape
         self.folders = folders
@@ -78,9 +82,12 @@ class Kubelet:
             active=lambda: {pod.uid for pod in self._active_pods()},
             order=order or random.Random(),
         )
+        self._prepares_claims = prepares_claims
+        self._claims = ResourceClaims(api, folders.plugins_registry, folders.claims_record)
         self._runtime = Runtime(
             self._registry,
             self._holdings,
+            self._claims,
             cdi_folders=[folders.cdi],
             image={"PATH": os.environ.get("PATH", os.defpath), **environment},
             folder=folders.root,
@@ -100,6 +107,8 @@ class Kubelet:
         await register_node(self._api, self.shape)
         self._devices_changed.set()
         self._spawn(self._keep_node_status())
+        if self._prepares_claims:
+            self._spawn(self._claims.find_drivers())
         self._spawn(keep_lease(self._api, self.shape.name))
         self._spawn(self._pods.run())
         await self._pods.synced.wait()
@@ -123,6 +132,7 @@ class Kubelet:
         get no new devices (`devicesToAllocate`, the second flow).
         """
         await self._close_sockets()
+        self._claims.restarted()
         if not self.folders.checkpoint.exists():
             self._holdings.clear()
         await self._registry.forget()
@@ -230,6 +240,7 @@ class Kubelet:
                 raw,
                 admission=self._admission,
                 runtime=self._runtime,
+                claims=self._claims if self._prepares_claims else None,
                 writer=self._writer,
                 pace=self._pace,
                 folder=self.folders.of_pod(uid),
@@ -252,6 +263,7 @@ class Kubelet:
 
     async def _forget(self, worker: PodWorker) -> None:
         await worker.kill(self._pace.gone_grace)
+        await self._claims.unprepare(worker.pod.uid)
         self._workers.pop(worker.pod.uid, None)
 
     def _active_pods(self) -> Iterator[Pod]:

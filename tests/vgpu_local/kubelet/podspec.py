@@ -32,6 +32,8 @@ class Container:
     Attributes:
         devices: The requested number of each extended resource (a name with a slash).
         restartable: True for a sidecar: an init container with `restartPolicy: Always`.
+        claims: The entries of the pod's `claims` that it uses, each with the request, or "" for
+            all requests.
     """
 
     name: str
@@ -41,11 +43,16 @@ class Container:
     devices: tuple[tuple[str, int], ...] = ()
     image: str = ""
     restartable: bool = False
+    claims: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod as its kubelet sees it; versions are equal if the kubelet need not act."""
+    """One pod as its kubelet sees it; versions are equal if the kubelet need not act.
+
+    Attributes:
+        claims: The ResourceClaims that it names, each with the name of its entry in front.
+    """
 
     uid: str
     name: str
@@ -58,6 +65,7 @@ class Pod:
     restart_policy: RestartPolicy
     deletion_timestamp: str | None
     grace_seconds: float
+    claims: tuple[tuple[str, str], ...] = ()
 
     @property
     def all_containers(self) -> tuple[Container, ...]:
@@ -88,6 +96,11 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         restart_policy=spec.get("restartPolicy", "Always"),
         deletion_timestamp=metadata.get("deletionTimestamp"),
         grace_seconds=float(grace),
+        claims=tuple(
+            (each["name"], each["resourceClaimName"])
+            for each in spec.get("resourceClaims") or ()
+            if each.get("resourceClaimName")
+        ),
     )
 
 
@@ -100,7 +113,8 @@ def _containers(items: Sequence[Mapping[str, Any]] | None) -> tuple[Container, .
 
 
 def _container(item: Mapping[str, Any]) -> Container:
-    limits = (item.get("resources") or {}).get("limits") or {}
+    resources = item.get("resources") or {}
+    limits = resources.get("limits") or {}
     return Container(
         name=item["name"],
         command=tuple(item.get("command") or ()),
@@ -110,6 +124,7 @@ def _container(item: Mapping[str, Any]) -> Container:
         devices=tuple(sorted((name, whole(v)) for name, v in limits.items() if _is_extended(name))),
         image=item.get("image", ""),
         restartable=item.get("restartPolicy") == "Always",
+        claims=tuple((c["name"], c.get("request", "")) for c in resources.get("claims") or ()),
     )
 
 

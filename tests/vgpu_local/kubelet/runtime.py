@@ -12,6 +12,7 @@ from vgpu_local.kubelet.holdings import Holdings
 from vgpu_local.kubelet.plugins import PluginError, PluginRegistry
 from vgpu_local.kubelet.podspec import Container, Pod
 from vgpu_local.kubelet.process import ContainerProcess
+from vgpu_local.kubelet.resource_claims import ResourceClaims
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 
 
@@ -34,6 +35,7 @@ class Runtime:
         self,
         registry: PluginRegistry,
         holdings: Holdings,
+        claims: ResourceClaims,
         *,
         cdi_folders: Sequence[Path],
         image: Mapping[str, str],
@@ -44,12 +46,14 @@ class Runtime:
         Args:
             registry: The node's plugins.
             holdings: The devices of each container.
+            claims: The prepared ResourceClaims.
             cdi_folders: The folders with CDI spec files.
             image: The environment of every container, as if from its image.
             folder: The working directory of all containers, with their logs below it.
         """
         self._registry = registry
         self._holdings = holdings
+        self._claims = claims
         self._cdi_folders = cdi_folders
         self._image = image
         self._folder = folder
@@ -108,6 +112,7 @@ class Runtime:
             answer = dp.ContainerAllocateResponse.FromString(holding.response)
             allocated += _edits(answer)
             names.extend(device.name for device in answer.cdi_devices)
+        names.extend(self._claims.devices_of(pod, container.name))
         injected = resolve(names, self._cdi_folders)
         for mount in allocated.mounts + injected.mounts:
             if not os.path.exists(mount.host_path):

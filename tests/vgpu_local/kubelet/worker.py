@@ -17,6 +17,7 @@ from vgpu_local.kubelet.pace import Pace
 from vgpu_local.kubelet.pod_report import PodReport
 from vgpu_local.kubelet.podspec import parse_pod
 from vgpu_local.kubelet.process import ContainerProcess
+from vgpu_local.kubelet.resource_claims import PrepareError, ResourceClaims
 from vgpu_local.kubelet.runtime import Runtime, StartError
 from vgpu_local.kubelet.status import (
     ContainerRecord,
@@ -40,6 +41,7 @@ class PodWorker:
         *,
         admission: Admission,
         runtime: Runtime,
+        claims: ResourceClaims | None,
         writer: PodWriter,
         pace: Pace,
         folder: Path,
@@ -50,6 +52,7 @@ class PodWorker:
             pod: The pod's object.
             admission: Allocates its devices.
             runtime: Starts its containers.
+            claims: Prepares its ResourceClaims; None if nobody does.
             writer: Writes to the API server.
             pace: The waiting times.
             folder: The pod's folder, which is created once it is admitted.
@@ -59,6 +62,8 @@ class PodWorker:
         self.terminating = False
         self._admission = admission
         self._runtime = runtime
+        self._claims = claims
+        self._has_sandbox = False
         self._pace = pace
         self._report = PodReport(pod, writer, retry_s=pace.write_retry, status=self._status)
         self._folder = folder
@@ -104,6 +109,7 @@ class PodWorker:
         for name in tuple(self._processes):
             await self._report.event("Normal", "Killing", f"Stopping container {name}")
         await self._stop_all(self.pod.grace_seconds)
+        await self._unprepare()
         self.active = False
         await self._report.tell()
         await self._report.remove()
@@ -122,12 +128,14 @@ class PodWorker:
 
     def crash(self) -> None:
         """Kill every container at once, as when the node goes down."""
+        self._has_sandbox = False
         for process in tuple(self._processes.values()):
             process.kill()
 
     async def remake_sandbox(self) -> None:
         """End all containers, and start again with the init containers."""
         self._remaking = True
+        self._has_sandbox = False
         await self._stop_all(0)
         for record in self._inits + self._apps:
             record.state, record.last = Waiting("PodInitializing"), None
@@ -166,6 +174,7 @@ class PodWorker:
                 if not self._over:
                     await self._pause(due)
             await self._stop_all(self.pod.grace_seconds)  # the sidecars
+            await self._unprepare()
             self.active = False
         finally:
             report.cancel()
@@ -188,6 +197,8 @@ class PodWorker:
         """Start the containers that should run; return the loop time of the next try, or None."""
         if self._remaking:
             return None
+        if not self._has_sandbox and (again := await self._prepare()) is not None:
+            return again
         for record in self._inits:
             await self._start_if_due(record)
             if not initialized([record]):
@@ -195,6 +206,21 @@ class PodWorker:
         for record in self._apps:
             await self._start_if_due(record)
         return self._next_attempt()
+
+    async def _prepare(self) -> float | None:
+        """Prepare the claims for a new sandbox; return the loop time of the next try, or None."""
+        if self._claims is not None:
+            try:
+                await self._claims.prepare(self.pod)
+            except PrepareError as error:
+                await self._report.event("Warning", "FailedPrepareDynamicResources", str(error))
+                return self._loop.time() + self._pace.retry
+        self._has_sandbox = True
+        return None
+
+    async def _unprepare(self) -> None:
+        if self._claims is not None:
+            await self._claims.unprepare(self.pod.uid)
 
     def _next_attempt(self) -> float | None:
         return min(
