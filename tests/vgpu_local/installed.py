@@ -80,6 +80,7 @@ class InstalledCluster(Started):
         scheduler_client: More fields of kube-scheduler's `clientConnection`, such as `qps`.
         overlay: The overlay in manifests/overlays: `default`, `gate` or `claims`.
         components: The components in manifests/components.
+        prepares_claims: Kubelets have agents prepare ResourceClaims.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class InstalledCluster(Started):
         scheduler_client: Mapping[str, object] | None = None,
         overlay: str = "default",
         components: Sequence[str] = (),
+        prepares_claims: bool = False,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-installed-"))
         self._nodes = nodes
@@ -104,8 +106,9 @@ class InstalledCluster(Started):
         self._scheduler_client = dict(scheduler_client or {})
         self._overlay = overlay
         self._components = components
-        folder = "base" if overlay == "default" else f"overlays/{overlay}"
-        self._config = ROOT / "manifests" / folder / "config.yaml"
+        self._prepares_claims = prepares_claims
+        self._config = self.folder / "config.yaml"
+        self._configure(overlay)
         self._audit = self.folder / "audit.log"
         self._undo = contextlib.ExitStack()
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -249,17 +252,44 @@ class InstalledCluster(Started):
         self._loop = BackgroundLoop("installed")
         self._undo.callback(self._loop.stop)
         self.api = self._loop.enter(Api.connect(str(self._plane.kubeconfig)), self._undo)
-        install(
-            self._plane,
-            self.folder,
-            webhook_port=self._operators.front.webhook,
-            overlay_name=self._overlay,
-            components=self._components,
-        )
+        self._install(self.folder)
         self._start_operators()
         self._start_nodes()
         self._start_scheduler()
         self.until(lambda: not self._gaps(), self._gaps, limit=self._ready_s)
+
+    def change_overlay(self, overlay: str) -> None:
+        """Apply another overlay on top of this one, and restart our programs and kube-scheduler.
+
+        Raises:
+            NotInTime: Something is missing after `ready_s`.
+        """
+        daemons = [*self._operators.daemons, *self._operators.webhooks, *self.agents.values()]
+        for daemon in daemons:
+            daemon.stop()
+        self._overlay = overlay
+        self._configure(overlay)
+        folder = self.folder / f"to-{overlay}"
+        folder.mkdir()
+        self._install(folder)
+        for daemon in daemons:
+            daemon.start()
+        self._plane.stop_scheduler()
+        self._start_scheduler()
+        self.until(lambda: not self._gaps(), self._gaps, limit=self._ready_s)
+
+    def _configure(self, overlay: str) -> None:
+        folder = "base" if overlay == "default" else f"overlays/{overlay}"
+        shutil.copy(ROOT / "manifests" / folder / "config.yaml", self._config)
+
+    def _install(self, folder: Path) -> None:
+        install(
+            self._plane,
+            folder,
+            webhook_port=self._operators.front.webhook,
+            overlay_name=self._overlay,
+            components=self._components,
+        )
 
     def stop(self) -> None:
         """End every process and thread and remove all files."""
@@ -315,6 +345,8 @@ class InstalledCluster(Started):
             folder=self.folder,
             config=self._config,
             kubeconfig_of=lambda node: self._kubeconfig(AGENT, f"agent-{node}", node=node),
+            prepares_claims=self._prepares_claims,
+            publishes_slices="resource-slices" in self._components,
         )
         for node in self._nodes:
             self._simulated.start(node, settings, self.api, self._loop)
