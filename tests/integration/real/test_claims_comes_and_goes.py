@@ -6,9 +6,9 @@ control plane, with the accounts, rights and policies of manifests/.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,6 +108,11 @@ def ends(cluster: InstalledCluster) -> None:
     cluster.until(is_gone, lambda: in_team(cluster))
 
 
+def not_bound(cluster: InstalledCluster, name: str) -> bool:
+    pod = cluster.run(cluster.api.get(PODS, name, namespace=TEAM))
+    return "nodeName" not in pod["spec"]
+
+
 def take_finalizers_off(cluster: InstalledCluster) -> None:
     """Let ResourceClaims go with their pods, as install.md says for the way back."""
     for claim in cluster.objects(RESOURCE_CLAIMS, TEAM):
@@ -125,11 +130,7 @@ def test_pods_run_on_while_the_mode_changes_to_claims_and_back(plane: ControlPla
         create(cluster, "by-slots")
         by_slots = running(cluster, "by-slots")
         first = allocation_of(cluster, by_slots)
-        create(cluster, "waits")  # it does not fit beside the other
-        cluster.wait_for(
-            PODS, "waits", lambda pod: pod["spec"].get("schedulerName"), namespace=TEAM
-        )
-        delete(cluster, "waits")  # install.md: no GPU pod is pending
+        create(cluster, "left-behind")  # it does not fit beside the other
 
         cluster.change_overlay("claims")
         runs_on(cluster, by_slots, first)
@@ -147,6 +148,9 @@ def test_pods_run_on_while_the_mode_changes_to_claims_and_back(plane: ControlPla
         delete(cluster, "by-slots")
         by_claim = running(cluster, "by-claim")
         second = allocation_of(cluster, by_claim)
+        assert not_bound(cluster, "left-behind"), "what waits does not change over"
+        delete(cluster, "left-behind")
+        create(cluster, "left-behind-too")
 
         cluster.change_overlay("default")
         take_finalizers_off(cluster)
@@ -154,33 +158,42 @@ def test_pods_run_on_while_the_mode_changes_to_claims_and_back(plane: ControlPla
         create(cluster, "by-slots-again")
         delete(cluster, "by-claim")
         running(cluster, "by-slots-again")
-        delete(cluster, "by-slots-again")
+        assert not_bound(cluster, "left-behind-too"), "what waits does not change over"
+        for name in ("by-slots-again", "left-behind-too"):
+            delete(cluster, name)
         cluster.until(lambda: not in_team(cluster), lambda: in_team(cluster))
         ends(cluster)
 
 
-def uninstalled(cluster: InstalledCluster, plane: ControlPlane) -> tuple[str, str]:
-    """Uninstall; return what the command said and what is left."""
+def uninstalled(cluster: InstalledCluster, plane: ControlPlane) -> tuple[list[str], str]:
+    """Uninstall; return what the command said and what it says is left."""
     command = [sys.executable, "-m", "vgpu_operator.cli", "uninstall", "--yes", "--delete-pods"]
     command += ["--no-wait-for-capacity", "--kubeconfig", str(plane.kubeconfig)]
-    pipe = subprocess.PIPE
+    said = []
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        command,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as uninstalling:
-        while uninstalling.poll() is None and not is_going(cluster, AGENT_NAMESPACE):
-            time.sleep(0.2)
-        # The agents run as processes here, so no kubelet removes their pods.
-        for pod in cluster.objects(PODS, AGENT_NAMESPACE):
-            name = pod["metadata"]["name"]
-            cluster.run(cluster.api.delete(PODS, name, namespace=AGENT_NAMESPACE, grace_s=0))
-        return uninstalling.communicate(timeout=200)
+        assert uninstalling.stdout is not None
+        assert uninstalling.stderr is not None
+        for line in uninstalling.stdout:
+            said.append(line)
+            if line.startswith("agents"):
+                end_agents(cluster)
+        return said, uninstalling.stderr.read()
 
 
-def is_going(cluster: InstalledCluster, namespace: str) -> bool:
-    return any(
-        each["metadata"]["name"] == namespace and "deletionTimestamp" in each["metadata"]
-        for each in cluster.objects(NAMESPACES)
-    )
+def end_agents(cluster: InstalledCluster) -> None:
+    """End the agents with their DaemonSet: they run as processes here, and their pods are empty."""
+    for agent in cluster.agents.values():
+        agent.kill()
+    for pod in cluster.objects(PODS, AGENT_NAMESPACE):
+        name = pod["metadata"]["name"]
+        cluster.run(cluster.api.delete(PODS, name, namespace=AGENT_NAMESPACE, grace_s=0))
 
 
 def left(cluster: InstalledCluster) -> list[str]:
@@ -228,7 +241,7 @@ def test_an_uninstall_in_mode_claims_leaves_nothing(plane: ControlPlane) -> None
 
         said, not_done = uninstalled(cluster, plane)
         # No Deployment and no DaemonSet runs our programs here.
-        assert len(not_done.splitlines()) == 1, not_done + said
+        assert len(not_done.splitlines()) == 1, (not_done, said)
         assert "hosts were not cleaned" in not_done
         (users,) = cluster.objects(RESOURCE_CLAIMS, TEAM)
         assert users["metadata"]["name"] == "made-by-hand"
