@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from vgpu_api.core.written_conditions import WrittenConditions
 from vgpu_api.empties import no_entries, no_items
-from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata
+from vgpu_api.v1alpha1.base import ApiModel, Metadata
 
 
 class Taint(ApiModel):
@@ -26,7 +27,7 @@ class NodeSpec(ApiModel):
 class NodeStatus(ApiModel):
     """The fields of a node's status that we read."""
 
-    conditions: list[Condition] = Field(default_factory=no_items)
+    conditions: WrittenConditions
     capacity: dict[str, str | int] = Field(default_factory=no_entries)
     allocatable: dict[str, str | int] = Field(default_factory=no_entries)
 

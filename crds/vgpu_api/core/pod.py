@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from vgpu_api.core.written_conditions import WrittenConditions
 from vgpu_api.empties import no_entries, no_items
-from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, Word, one_for_equals
+from vgpu_api.v1alpha1.base import ApiModel, Metadata, Word, one_for_equals
 
 _ENDS_OF_ACCEPTED_PODS = frozenset(
     {"DeadlineExceeded", "Preempting", "Terminated", "NodeLost", "Shutdown"}
@@ -204,7 +205,7 @@ class PodStatus(ApiModel):
     qos_class: Word = ""
     start_time: str = ""
     """The time at which the kubelet acknowledged the pod."""
-    conditions: list[Condition] = Field(default_factory=no_items)
+    conditions: WrittenConditions
     nominated_node_name: str = ""
     resource_claim_statuses: list[MadeResourceClaim] = Field(default_factory=no_items)
     resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
