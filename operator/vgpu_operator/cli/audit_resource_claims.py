@@ -66,6 +66,8 @@ class Shown:
     claim: str
     pod_uid: str
     consumers: tuple[tuple[str, str], ...]
+    sole: str
+    """Its first request: a VGPUClaim that has only one may leave out the container's name."""
 
     @property
     def subject(self) -> str:
@@ -199,7 +201,7 @@ def _compared(
     """
     init = {each.name for each in claim.spec.requests if each.phase == "Init"}
     of_init = {dra.share_id(allocation.id, request) for request in init}
-    held = {_share(allocation, each): _amounts(each) for each in allocation.devices}
+    held = {_share(allocation, each, shown.sole): _amounts(each) for each in allocation.devices}
     held, there = _without(held, of_init), _without(shown.shares, of_init)
     if any(share.id for share in there):
         return there, held
@@ -229,8 +231,8 @@ def _unshown(
             )
 
 
-def _share(allocation: Allocation, device: AllocatedDevice) -> ShownShare:
-    share = dra.share_id(allocation.id, device.request)
+def _share(allocation: Allocation, device: AllocatedDevice, sole: str) -> ShownShare:
+    share = dra.share_id(allocation.id, device.request or sole)
     return ShownShare(allocation.node_name, dra.device_name(device.uuid), share)
 
 
@@ -264,6 +266,7 @@ def _read(raw: Mapping[str, Any]) -> Shown:
         claim=annotations.get(ANNOTATION_CLAIM, ""),
         pod_uid=annotations.get(ANNOTATION_POD_UID, ""),
         consumers=tuple((each["name"], each["uid"]) for each in consumers),
+        sole=next((each["request"] for each in _results(raw)), ""),
     )
 
 

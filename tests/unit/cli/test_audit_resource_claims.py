@@ -142,6 +142,14 @@ async def test_devices_are_compared_where_the_api_server_drops_shares() -> None:
     assert [reason for reason, _ in await cluster.audited()] == ["ResourceClaimDiffers"]
 
 
+async def test_the_only_request_of_a_vgpuclaim_may_have_no_name() -> None:
+    cluster = await handed_over()
+    claim = cluster.only(VGPU_CLAIMS)
+    for request in (claim["spec"]["requests"][0], claim["status"]["allocation"]["devices"][0]):
+        request["name" if "count" in request else "request"] = ""
+    assert await cluster.audited() == []
+
+
 async def test_init_containers_may_have_given_their_devices_back() -> None:
     cluster = await handed_over()
     claim = cluster.only(VGPU_CLAIMS)
