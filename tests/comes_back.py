@@ -248,7 +248,7 @@ class ComesBack:
 
     @rule(answer=st.sampled_from(ANSWERS), pick=PICK, number=PICK)
     def an_answer_comes_that_nobody_waits_for(self, answer: str, pick: int, number: int) -> None:
-        """A former leader asked for it, or its object is another one by now."""
+        """A former leader sent the request, or its object has been replaced since."""
         uids = sorted([*self.api.pods_ever, "unknown"])
         uid = uids[pick % len(uids)]
         name = uid.partition("-")[2] or uid

@@ -63,7 +63,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     for definitions in item._fixtureinfo.name2fixturedefs.values():
         if definitions[-1].scope == "module":
-            definitions[-1].finish(item._request)  # and whatever was made with it
+            definitions[-1].finish(item._request)  # and everything that was made with it
 
 
 @pytest.hookimpl(trylast=True)

@@ -121,7 +121,7 @@ class News:
 
     def _observe(self, event: events.Event) -> None:
         self._replica.engine.observe(event)
-        self._replica.engine.pod("")  # a request comes, so what was observed is applied
+        self._replica.engine.pod("")  # a request applies the observed events first
 
 
 class SetClock(Clock):
@@ -142,7 +142,7 @@ class SetClock(Clock):
 
 
 class Replica:
-    """An operator's engine with all it needs, on `api` or on an API server of its own."""
+    """An operator's engine with its dependencies, on `api` or on its own API server."""
 
     def __init__(
         self,

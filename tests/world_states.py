@@ -25,7 +25,7 @@ SETTINGS = settings(
 
 
 class WorldStates(RuleBasedStateMachine):
-    """Pods end and go, answers get lost, news comes late, and operators are replaced."""
+    """Pods end and are deleted, answers get lost, events come late, and operators are replaced."""
 
     def __init__(self, world: World) -> None:
         super().__init__()

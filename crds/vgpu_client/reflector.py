@@ -346,7 +346,7 @@ class Reflector(Generic[T]):
             )
 
     def _must_not_contradict(self, items: Iterable[_Item]) -> None:
-        """Check a list that is no older than what was delivered against what was delivered.
+        """Check a list that is at least as new as the delivered state against that state.
 
         Everything up to `_position` has been delivered. So an object whose version is no newer was
         delivered in exactly this version. Another version of it, or an object that is unknown,

@@ -1,4 +1,4 @@
-"""The API server's time of day, which replicas share whatever their own clocks show.
+"""The API server's time of day, which replicas share independently of their own clocks.
 
 The current leader compares times in the API that a former leader or the API server wrote. By its
 own machine's clock, a leader that is an hour ahead would take everything for an hour older than it

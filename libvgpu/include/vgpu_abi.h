@@ -88,7 +88,7 @@ struct vgpu_page {
 #define VGPU_REGION_SLOTS 1024u
 #define VGPU_REGION_BYTES 2113536u
 #define VGPU_EXPORTED_UNIT 4194304u
-#define VGPU_EXPORTED_LARGE 0x8000u /* in a word of `exported`: the rest counts larger units */
+#define VGPU_EXPORTED_LARGE 0x8000u /* flag in `exported`: the other bits count larger units */
 #define VGPU_EXPORTED_LARGE_UNIT UINT64_C(1073741824)
 #define VGPU_MANAGED_UNIT 65536u /* bytes */
 #define VGPU_SEEN_COLUMNS 12u
@@ -122,7 +122,7 @@ struct vgpu_region_column {
     uint64_t denied_last_ns; /* CLOCK_MONOTONIC of the last refusal */
     uint64_t peak_bytes; /* highest sum ever seen by an admitted reservation */
     struct vgpu_region_bucket bucket;
-    uint64_t context_bytes; /* the highest cost of a context seen so far */
+    uint64_t context_bytes; /* the highest cost of a context that was observed */
 };
 
 /* owner: 0 if the slot is free, else the identity of a process in one word, so that one compare-and-swap has everything that

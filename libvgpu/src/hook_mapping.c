@@ -92,7 +92,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     vgpu_import(p, 1); /* before it is opened */
     CUresult result = cuda->cuMemImportFromShareableHandle(out, what, type);
     if (result == CUDA_SUCCESS) {
-        /* Our own memory may come back under its old handle. */
+        /* Memory allocated by this process may be imported under its old handle. */
         struct vgpu_backing *its =
             vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ? vgpu_backing_of(&known) : backing;
         if (vgpu_backing_add_handle(p, *out, its)) {
@@ -180,7 +180,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
         vgpu_backing_let_go(p, vgpu_backing_of(&mapping));
         at += mapping.bytes;
     }
-    if (result == CUDA_SUCCESS && at < bytes) { /* a call that no hook saw mapped this; more of ours may lie behind it */
+    if (result == CUDA_SUCCESS && at < bytes) { /* mapped by a call without a hook; hooked mappings may follow */
         vgpu_objects_drop_range(&p->objects, VGPU_KIND_MAPPING, address + at, bytes - at, let_go, p);
     }
     vgpu_calm_drop(&p->mappings);

@@ -365,7 +365,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     return result;
 }
 
-/* Reading cgroup limits is left to the agent; a container's limit is its slice, whatever group it names. */
+/* Reading cgroup limits is left to the agent; a container's limit is its slice, regardless of the group it names. */
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();

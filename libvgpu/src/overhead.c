@@ -44,7 +44,7 @@ static int measure(struct vgpu_process *p, const struct vgpu_device *device, str
         if (!vgpu_usage_memory(p, device, &figure)) {
             return 0;
         }
-        /* Other threads may change both amounts meanwhile; a figure that mixes two moments is useless. */
+        /* Other threads may change both amounts in between; a figure that mixes two moments is useless. */
         if (atomic_load(used) == before && before >= over->charged) {
             uint64_t memory = before - over->charged;
             *out = figure > memory ? figure - memory : 0;

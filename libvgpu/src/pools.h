@@ -64,7 +64,7 @@ void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struc
  * while no pool keeps anything. */
 void vgpu_pools_reconcile(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
-/* Make all pools release what they only cache. Return 1 if any charge shrank. */
+/* Make all pools release cached memory. Return 1 if any charge shrank. */
 int vgpu_pools_squeeze(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
 #endif

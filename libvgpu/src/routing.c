@@ -109,7 +109,7 @@ static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, 
     const struct vgpu_route not_ours = {0};
     void *real = original(symbol);
     if (handle == RTLD_NEXT) {
-        /* From a caller ahead of us, the search reaches us by itself. From one behind us, it would miss us. */
+        /* For a caller ahead of this library, the search finds it anyway. For one behind it, the search would miss it. */
         return real && vgpu_loader_is_behind_us(caller) ? (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1}
                                                         : not_ours;
     }
@@ -117,7 +117,7 @@ static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, 
         return (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1};
     }
     if (natural == (void *)symbol->hook && !real) {
-        /* A program that checks for CUDA must not find it because of us: look only behind us. */
+        /* A program that checks for CUDA must not find our hook instead: search only behind this library. */
         return (struct vgpu_route){.answer = vgpu_loader_dlsym()(RTLD_NEXT, symbol->name), .decided = 1};
     }
     return not_ours;

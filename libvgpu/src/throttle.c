@@ -8,7 +8,7 @@
 #define NAP_NS UINT64_C(50000)            /* shortest useful sleep */
 #define HARVEST_EVERY_NS UINT64_C(500000)
 #define FIRST_NS UINT64_C(250000000)      /* how long a second launch waits for the first measurement of its kind */
-#define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked less often: */
+#define SLOW_NS UINT64_C(2000000)         /* a slower NVML is called less often: */
 #define SLOW_TIMES 20                     /* not again before this many times its answering time has passed */
 #define BACKLOG_NS UINT64_C(10000000000)  /* longer than the launches that a program has queued take */
 #define PATIENCE_NS (2 * VGPU_DEBT_NS)

@@ -71,7 +71,7 @@ struct vgpu_throttle {
     vgpu_measure measure; /* NULL: there is nothing to compare with */
     struct vgpu_region_bucket *(*peer)(void *owner, int ordinal,
                                        unsigned n); /* of the container's other devices; NULL: no more */
-    /* Called when launches charged by a guess have been under way since then; zero: none is. May be NULL. */
+    /* Called with the time since which launches charged by a guess are in flight; zero: none is. May be NULL. */
     void (*guessed)(void *owner, int ordinal, struct vgpu_instant since, uint64_t charged_ns);
     struct vgpu_throttle_device devices[VGPU_MAX_DEVICES];
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* buckets to use if there is no region */
@@ -79,7 +79,7 @@ struct vgpu_throttle {
     _Atomic struct vgpu_instant probed, harvested;
     _Atomic struct vgpu_instant waited; /* when a kernel was last seen to wait for another device's */
     _Atomic int comparing;
-    _Atomic int guesses; /* launches under way that were charged by a guess */
+    _Atomic int guesses; /* launches in flight that were charged by a guess */
     struct vgpu_probe probes[VGPU_PROBES];
     struct vgpu_costs costs;
 };

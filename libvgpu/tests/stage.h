@@ -45,7 +45,7 @@ void stage_state(enum vgpu_page_state state);
 void stage_name_processes(void);
 void stage_see_memory(void);
 
-/* Return the PID by which NVML's calls of this kind name a process of our namespace to us. */
+/* Return the PID that NVML's calls of this kind show for a process of the caller's namespace. */
 unsigned stage_pid_shown(pid_t pid, enum state_call call);
 
 /* Return how much all processes hold of the first device, according to the usage region. */

@@ -132,7 +132,7 @@ TEST(the_legacy_stream_waits_for_blocking_streams_and_they_for_it)
     engine_submit(e, c, ENGINE_FIRST_FREE, record(1));
     engine_advance(e, 100 * MS);
     CHECK_EQ(e->contexts[c].events[0].at_ns, 9 * MS);
-    CHECK_EQ(e->contexts[c].events[1].at_ns, MS); /* a non-blocking stream does not care */
+    CHECK_EQ(e->contexts[c].events[1].at_ns, MS); /* a non-blocking stream does not wait */
 }
 
 TEST(a_stream_waits_for_the_event_of_another)

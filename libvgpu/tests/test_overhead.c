@@ -205,7 +205,7 @@ TEST(processes_that_open_contexts_together_never_exceed_the_limit)
         refused += WEXITSTATUS(status) == 2;
     }
     CHECK_EQ(made + refused, PROCESSES);
-    CHECK(made >= 1 && made <= FIT); /* all that race for the last place may be refused */
+    CHECK(made >= 1 && made <= FIT); /* all processes that race for the last free memory may be refused */
     CHECK_EQ(stage_card_peak(), (uint64_t)made * CONTEXT);
 }
 

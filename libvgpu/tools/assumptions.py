@@ -65,7 +65,7 @@ def line(name: str, figures: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Write the table to the file that the first word names, by the bench that the second names."""
+    """Write the table to the first argument's file, with the bench that the second names."""
     out, program = map(Path, sys.argv[1:])
     count = int(os.environ.get("BENCH_SEEDS") or SEEDS)
     seeds = [str(random.SystemRandom().randrange(1, 1 << 32)) for _ in range(count)]

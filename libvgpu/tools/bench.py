@@ -75,7 +75,7 @@ def with_ratios(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run every bench named on the command line; the first word is the file to write."""
+    """Run every bench named on the command line; the first argument is the file to write."""
     out, *programs = map(Path, sys.argv[1:])
     figures: dict[str, Any] = {}
     count = int(os.environ.get("BENCH_SEEDS") or SEEDS)

@@ -18,7 +18,7 @@ enum buffer_kind {
     BUFFER_ARRAY,
 };
 
-/* Store the kind that a word of the command line names. Return 0 for any other word. */
+/* Store the kind that a command-line argument names. Return 0 for any other argument. */
 int buffer_kind_named(const char *word, enum buffer_kind *out);
 
 /* Allocate at least `bytes` in the current context, which is the device's. Arrays and physical memory are rounded up. */

@@ -68,7 +68,7 @@ class Work:
     per_second: float
 
     def window_s(self, percent: int) -> float:
-        """Return the seconds over which a share of so many percent must hold."""
+        """Return the seconds over which a share of this percentage must hold."""
         return max(WINDOW_S, LAUNCHES * self.launch_us / 1e6 * 100 / percent)
 
 

@@ -99,7 +99,7 @@ def limits(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def calibrations(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return every comparison with a constant of the sources, those that do not fit first."""
+    """Return every comparison with a constant of the sources, mismatches first."""
     found = [{**one, "case": row["case"]} for row in rows for one in row.get("calibrations", [])]
     return sorted(found, key=lambda one: bool(one["fits"]))
 

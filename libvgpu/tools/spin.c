@@ -215,7 +215,7 @@ static int reset(void)
     return 0;
 }
 
-/* Work for a percentage of each period, whatever the neighbours do, since the kernels have known work. */
+/* Work for a percentage of each period, independently of neighbours, since the kernels have known work. */
 static int duty(void)
 {
     unsigned long long launches = 0;

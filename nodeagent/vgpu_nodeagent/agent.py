@@ -158,7 +158,7 @@ class Agent:
                 await self._inventory.refresh()  # devices may have changed during the wait
                 await self._load()
                 if self._node.checkpoint.state.claim_instances:
-                    await self._inventory.refresh()  # now that it is known which instances are ours
+                    await self._inventory.refresh()  # only now are the agent's own instances known
                 self._review_health()
                 self._dra_plugin.serve()
                 if self._config.dra:

@@ -134,7 +134,7 @@ async def _cancel_all() -> None:
 
 
 def shrunk(verdict: Verdict) -> Verdict:
-    """Return the run with as few steps as still break the first rule that was broken."""
+    """Return a shorter run that still breaks the first broken rule."""
     rule, best, tries = verdict.findings[0].rule, verdict, 0
     size = len(best.steps) // 2
     while size and tries < _SHRINKS:

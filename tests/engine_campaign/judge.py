@@ -324,7 +324,7 @@ class Judge:
     def _quota_at(self, by: str, claim: VGPUClaim) -> int | None:
         """Return the largest limit since the version that the writer knew, or None without any."""
         told = self._told[by]
-        decided = self.now - 30.0  # a growth has no time of its own
+        decided = self.now - 30.0  # the time of a growth is not recorded
         allocation = claim.status.allocation
         if allocation is not None and allocation.allocated_time and claim.metadata.generation < 2:
             decided = self.decided_at(allocation)

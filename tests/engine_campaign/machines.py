@@ -58,7 +58,7 @@ class Process:
     mark: str  # of the pod, as its agent saw it last
     stage: int = 0
     stage_ends: float = 0.0
-    exits_at: float = float("inf")  # by itself
+    exits_at: float = float("inf")  # when it ends on its own
     killed_at: float = float("inf")
     generation: int = 1  # of the claim that the pages follow
     resizes_at: float = 0.0

@@ -1,4 +1,4 @@
-"""A kube-scheduler that calls Filter for one pod after the other, binds meanwhile, and may be late.
+"""A kube-scheduler that calls Filter for one pod at a time, binds concurrently, and may be late.
 
 A refused pod is set aside until the operator requeues it, or for a minute. Pods of a group are
 tried together (`group_cycle`), and now and then a refused pod preempts others by the rules of

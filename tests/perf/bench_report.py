@@ -1,4 +1,4 @@
-"""Figures of a bench beside their bars: printed, and written as JSON."""
+"""Figures of a bench with their limits: printed, and written as JSON."""
 
 from __future__ import annotations
 

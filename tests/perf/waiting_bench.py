@@ -373,7 +373,7 @@ class Scene:
         self._afterwards = lambda: self._serve(number)
 
     async def _serve(self, number: int) -> None:
-        """The first requeued pod gets its Filter and ends; the device is full again, another waits.
+        """Serve the first requeued pod and end it; fill the device again and add a waiting pod.
 
         Pods of a few kinds are requeued for one device, since what kube-scheduler refuses of one
         may fit the next.

@@ -58,7 +58,7 @@ class Slots(RuleBasedStateMachine):
     @precondition(lambda self: self.state.slot_allocations)
     @rule(data=st.data(), claim=st.sampled_from(CLAIMS), use=USES, time=st.integers(0, 1))
     def grant(self, data: st.DataObject, claim: str, use: dict[str, Use], time: int) -> None:
-        """Grant a slot to a container; the claim of a running pod may be decided or made anew."""
+        """Grant a slot to a container; a running pod's claim may be allocated again."""
         slot_allocation = data.draw(st.sampled_from(sorted(self.state.slot_allocations)))
         pod = claim.rpartition("-of-")[2]
         claim_allocation = ClaimAllocation(claim, "ns", "c", str(time), pod, pod, use)

@@ -53,7 +53,7 @@ async def create_agent_pod(api: Api, node: str) -> str:
 
 
 async def keep_agent_pod(api: Api, node: str, port: int) -> None:
-    """Create the agent's pod, and probe the agent's readiness for ever."""
+    """Create the agent's pod, and probe the agent's readiness until cancelled."""
     name, failures, shown = "", 0, ""
     while True:
         began = time.monotonic()
@@ -90,7 +90,7 @@ async def _probe(port: int) -> str:
 
 
 async def _show(api: Api, name: str, ready: str) -> None:
-    """Write the pod's condition Ready; it stays Pending, because nobody can run a command in it."""
+    """Write the pod's condition Ready; it stays Pending, because commands cannot be run in it."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     condition = {"type": "Ready", "status": ready, "lastTransitionTime": now}
     changes = {"status": {"conditions": [condition]}}
@@ -98,7 +98,7 @@ async def _show(api: Api, name: str, ready: str) -> None:
 
 
 async def mark_agent_pod(api: Api, node: str) -> None:
-    """Play the operator where none runs, for ever: mark the pod when a device changes."""
+    """Replace an absent operator until cancelled: mark the pod when a device changes."""
     name, marks, begun = await create_agent_pod(api, node), 0, None
     while True:
         try:

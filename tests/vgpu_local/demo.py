@@ -182,7 +182,7 @@ class Demo:
 
 
 def expect(what: str, seen: object, promised: object) -> None:
-    """Print what was seen, and check that it is what was promised.
+    """Print an observation, and check that it is the promised one.
 
     Raises:
         Mismatch: It is not.

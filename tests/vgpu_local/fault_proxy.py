@@ -153,7 +153,7 @@ class FaultProxy(Started):
         return self._loop.run(broken())
 
     async def _open(self) -> None:
-        # A frozen stream is the proxy's doing, so none of these may time out by itself.
+        # The proxy freezes streams on purpose, so none of these may time out.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),

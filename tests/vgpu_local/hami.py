@@ -1,4 +1,4 @@
-"""A HAMi beside us on one simulated node: its device plugin, its DaemonSet and its scheduler.
+"""A simulated HAMi on one node next to ours: its device plugin, DaemonSet and scheduler.
 
 What it writes has the form of HAMi v2.10: the register and the handshake of a node, the records of
 a pod, and the variables of a container. Its DaemonSet and ours follow the node's labels, as the

@@ -243,11 +243,11 @@ def agent_command(
         "cdi-dir": folders.cdi,
         "sysfs-dir": folders.root / "sysfs",
         "library": LIBRARY,
-        "usage-regions": "disk",  # mounting is not for every user
+        "usage-regions": "disk",  # not every user may mount
         "metrics-port": ports[0],
         "metrics-access": "open",
         "health-port": ports[1],
-        "hang-limit-seconds": 0,  # tests stop agents for longer, and let them go on
+        "hang-limit-seconds": 0,  # tests suspend agents for longer, and resume them
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,
     }

@@ -169,7 +169,7 @@ class RealControlPlane:
         self._plane.start_scheduler({} if is_stock else scheduler_configuration(extender))
 
     def unschedule(self) -> None:
-        """Stop all that uses the cluster's loop; kube-scheduler ends in `stop`."""
+        """Stop everything that uses the cluster's loop; kube-scheduler ends in `stop`."""
         if self._server is not None:
             self._server.stop()
 

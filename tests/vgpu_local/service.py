@@ -71,7 +71,7 @@ class Service:
     async def _lead_on(self, client: _Side) -> None:
         backends = sorted(self._backends(), key=lambda backend: backend != self._good)
         for backend in backends:
-            is_last = backend is backends[-1]  # then there is nothing to hurry for
+            is_last = backend is backends[-1]  # no other backend is left to try, so wait for it
             try:
                 server = await _connected(backend, None if is_last else _CONNECT_S)
             except (OSError, TimeoutError):

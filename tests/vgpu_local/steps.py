@@ -148,7 +148,7 @@ def empty(cluster: LocalCluster, *, limit: float = 30.0) -> None:
         for found in cluster.server.objects(plural, "default"):
             name = found["metadata"]["name"]
             if resource is PODS or not found["metadata"].get("ownerReferences"):
-                with suppress(NotFound):  # it ended by itself since it was listed
+                with suppress(NotFound):  # it has ended since it was listed
                     cluster.run(cluster.api.delete(resource, name, namespace="default", grace_s=1))
     for plural in ("pods", "vgpuclaims.vgpu.dev"):
         until(cluster, partial(_is_empty, cluster, plural), limit)

@@ -131,7 +131,7 @@ APP_FIELDS: Mapping[str, Field] = {
 
 
 def table(gpus: Sequence[Gpu]) -> list[str]:
-    """Return the familiar table."""
+    """Return the table that nvidia-smi prints."""
     version = _driver_version()
     title = f" NVIDIA-SMI {version:<23}Driver Version: {version:<14} CUDA Version: {_cuda()}"
     lines = [

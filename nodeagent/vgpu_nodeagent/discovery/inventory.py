@@ -196,7 +196,7 @@ class Inventory:
             self.driver_error = None
             devices = self._believable(devices)
             self._present = frozenset(device.uuid for device in devices)
-            own |= self._own_places()  # also ours: made or removed while the driver was asked
+            own |= self._own_places()  # an instance may have been made or removed in between
             self._known.update({device.uuid: self._with_places(device, own) for device in devices})
             self._offer_only_alike()
         if (self._known, self._present, self.driver_error) != before:

@@ -65,7 +65,7 @@ class LibraryBackend:
     resizes = True
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
-        """Return the grant as it is: limited containers have the library already."""
+        """Return the grant unchanged: limited containers have the library already."""
         return grant
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
@@ -82,7 +82,7 @@ class InstanceBackend:
         self._instances = instances
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
-        """Return the grant as it is: a grant of instances has no library (`grants.py`)."""
+        """Return the grant unchanged: a grant of instances has no library (`grants.py`)."""
         return grant
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:

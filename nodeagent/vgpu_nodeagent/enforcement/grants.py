@@ -213,7 +213,7 @@ def _named_or_sole(
 
 
 def _refuse_another_order(claim: VGPUClaim, pod: Pod) -> None:
-    """Refuse an init container beside a sidecar if the claim was not summed in that order."""
+    """Refuse an init container next to a sidecar if the claim was not summed in that order."""
     turned = out_of_order(claim.spec, [request.name for request in claim.spec.requests], pod)
     if turned is not None:
         raise Refused(

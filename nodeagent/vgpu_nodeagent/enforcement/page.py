@@ -50,7 +50,7 @@ class DeviceLimit:
 
     @property
     def limits_compute(self) -> bool:
-        """True if `cores` is enforced, always or only beside neighbours."""
+        """True if `cores` is enforced, either always or only while the device is shared."""
         return 0 < self.cores < ALL_CORES and self.policy is not CorePolicy.DISABLE
 
 

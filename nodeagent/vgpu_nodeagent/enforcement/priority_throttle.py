@@ -125,7 +125,7 @@ class PriorityThrottle:
             self._held = {}
             self._calm = self._record.state
             return
-        # No await from here: what is read from the pages holds until they are written.
+        # No await from here on, so that the pages do not change between read and write.
         limits = self._limits()
         self._note(computing, limits)
         held = self._ceilings(limits)
@@ -167,7 +167,7 @@ class PriorityThrottle:
         return found
 
     def _note(self, computing: Mapping[str, Mapping[int, float]], limits: _On) -> None:
-        """Note who computes, and forget who has not for a while."""
+        """Record the computing allocations, and forget those that have been idle for a while."""
         now, state = self._clock.monotonic(), self._record.state
         busy = {uuid: {pid for pid, used in on.items() if used} for uuid, on in computing.items()}
         homes = residences(frozenset().union(*busy.values()), state, self._allocations)

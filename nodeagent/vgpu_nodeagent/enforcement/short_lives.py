@@ -45,7 +45,7 @@ class ShortLives:
 
     @property
     def pids(self) -> Set[int]:
-        """Return the processes that are remembered."""
+        """Return the remembered processes."""
         return self._met.keys()
 
     def complete(

@@ -87,7 +87,7 @@ class PodResources:
         Raises:
             KubeletUnavailable: The kubelet does not respond, or keeps refusing.
         """
-        if self._next is not None:  # it waits for its turn, and has not asked yet
+        if self._next is not None:  # this call waits for its turn and is not sent yet
             requested = self._next
         elif self._running is None or self._running.done():
             requested = self._running = asyncio.ensure_future(self._query())

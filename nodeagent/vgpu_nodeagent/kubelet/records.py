@@ -47,9 +47,9 @@ class KubeletRecords:
         return read_kubelet_checkpoint(self.checkpoint, resource=self.resource)
 
     def remembered(self, resource_claim_uids: Collection[str]) -> frozenset[str]:
-        """Return those of the ResourceClaims that the kubelet will unprepare some time.
+        """Return those of the ResourceClaims that the kubelet will unprepare later.
 
-        The kubelet has a claim on record from before it asks to prepare it until it was unprepared.
+        The kubelet keeps a record of a claim from before it calls Prepare until after Unprepare.
         The file is internal to the kubelet, so it is not interpreted: a UID that is anywhere in it
         counts. A kubelet whose file was removed forgets its claims when it restarts.
 

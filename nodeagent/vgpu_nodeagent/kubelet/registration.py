@@ -110,7 +110,7 @@ class Registration:
         return self._standing.problem
 
     async def _look(self) -> None:
-        """Compare the kubelet's slots with ours, and register again if it has lost us."""
+        """Compare the kubelet's slots with ours, and register again if it has lost the plugin."""
         before, problem = self._standing.state, self._standing.problem
         plugin = self._server.plugin
         if self._forgotten.look():

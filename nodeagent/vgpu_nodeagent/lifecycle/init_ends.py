@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An open claim allocation with its pod and claim as they are now.
+    """An open claim allocation with the current versions of its pod and claim.
 
     Attributes:
         held: The claim allocation.

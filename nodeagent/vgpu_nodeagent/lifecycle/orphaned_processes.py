@@ -47,7 +47,7 @@ class OrphanedProcesses:
         return False
 
     def _report(self, claim_allocation: ClaimAllocation, pids: frozenset[int]) -> None:
-        """Report the processes that keep the devices, once as long as they are the same."""
+        """Report the processes that keep the devices, and again only when they change."""
         if self._reported.get(claim_allocation.claim_uid) == pids:
             return
         self._reported[claim_allocation.claim_uid] = pids

@@ -115,7 +115,7 @@ class Releases:
         await self._one_sweep()
 
     async def unprepare(self, resource_claim_uid: str) -> bool:
-        """Close what was prepared for a ResourceClaim; return False while it is in use.
+        """Close the shares prepared for a ResourceClaim; return False while they are in use.
 
         The kubelet asks for it once the containers of the pod are gone, whether our watch shows
         that already or not.

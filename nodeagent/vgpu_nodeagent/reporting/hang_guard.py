@@ -40,7 +40,7 @@ class HangGuard:
             os.close(self._writer)
             _wait(reader, parent, limit_s)
         os.close(reader)
-        # A full pipe must not block the event loop that it is to watch.
+        # A full pipe must not block the watched event loop.
         os.set_blocking(self._writer, False)
 
     async def keep(self) -> None:
@@ -49,7 +49,7 @@ class HangGuard:
             try:
                 os.write(self._writer, b".")
             except BlockingIOError:
-                pass  # the watching process has not read for hours: it is stopped itself
+                pass  # the watching process has not read for hours, so it must be stopped
             except BrokenPipeError:
                 logger.warning("the process that would kill this one if it hangs is gone")
                 return

@@ -1,4 +1,4 @@
-"""Rare work of the leader as Kopf handlers, in a thread beside the engine.
+"""Rare work of the leader as Kopf handlers, in a thread separate from the engine's.
 
 * `configuration` reports ConfigMaps that are wrong
 * `certificates` decides when certificates are checked

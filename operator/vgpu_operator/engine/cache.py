@@ -245,7 +245,7 @@ class Cache:
         return nodes
 
     def is_deleted(self, uid: str) -> bool:
-        """Return True if a pod or claim is known to be deleted, so that this news of it is late."""
+        """Return True if a pod or claim is known to be deleted, so that this event is outdated."""
         return uid in self._deleted
 
     def was_never_bound(self, uid: str) -> bool:

@@ -213,7 +213,7 @@ class Effector:
     async def _read_resource_claim(
         self, effect: effects.WriteResourceClaim, outcome: Outcome
     ) -> events.ResourceClaimWritten:
-        """Return the end of a write that was not done, with the ResourceClaim as it is now."""
+        """Return the outcome of a write that was not done, with the current ResourceClaim."""
         name = f"{effect.namespace}/{effect.name}"
         logger.warning("ResourceClaim %s not written: %s", name, outcome)
         # An unresolved write may still land, so the version that was just read is not final.

@@ -57,7 +57,7 @@ class Slice:
 
     def is_over(self) -> bool:
         """Return True if the task has used up its slice."""
-        # the task has waited for something, so calls could be answered meanwhile
+        # the task has awaited something, so other calls could be answered
         if self._had_turn:
             self._begin()
         return self._slices.now() > self._ends

@@ -43,12 +43,12 @@ class DeviceClaims:
         if version != RESOURCE_CLAIMS.api_version:
             raise BadInput.unsupported("apiVersion", version, [RESOURCE_CLAIMS.api_version])
         _devices(document)
-        # Another namespace's is another object, and one without a namespace is in `default`.
+        # Objects are keyed by namespace, which is `default` if the document has none.
         metadata = {"name": name, "namespace": namespace, "uid": _UID}
         self._known[kind, namespace, name] = {**document, "metadata": metadata}
 
     def asked_by(self, pod: Document, namespace: str, config: ClusterConfig) -> dict[str, Any]:
-        """Return a pod that asks by resource names for what its claims and templates say.
+        """Return a pod that requests what its claims and templates describe, by resource names.
 
         Raises:
             BadInput: The mode serves none, or another pod has the ResourceClaim already.

@@ -199,7 +199,7 @@ def ask_nodes(
         said.refuse(refused)
         if refused.reason is not Reason.RESERVED_ELSEWHERE:
             return
-        pod = None  # an existing claim decides, whatever resources its pod requests
+        pod = None  # an existing claim decides, not the resources of its pod
     kind = _kind(state, key, spec, pod, scopes)
     if not said.node and refused is None:
         refusal = refusal_of_kind(key, kind, state)

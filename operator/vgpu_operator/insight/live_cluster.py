@@ -322,7 +322,7 @@ class LiveCluster:
         return replace(pod, demand=demand, claim=self._key(question), owned=True)
 
     def _begin(self, found: MakesWay, group: GroupKey | None) -> None:
-        """Count a preemption as under way until the context exits."""
+        """Count a preemption as in progress until the context exits."""
         state = self.state
         self._count += 1
         opened = begin(found.placed, group, state)

@@ -257,7 +257,7 @@ class Answered(Generic[T]):
 
 
 class Simulation(ABC, Generic[T]):
-    """Places the items of a manifest one after another. What is placed stays.
+    """Places the items of a manifest one after another. Placed items keep their devices.
 
     Args:
         cluster: The cluster.
@@ -283,7 +283,7 @@ class Simulation(ABC, Generic[T]):
 
     @abstractmethod
     def decide(self, question: Question) -> tuple[T, Outcome]:
-        """Decide a question, and return what shall be shown of the decision beside it.
+        """Decide a question, and return the details to show with the decision.
 
         Of what comes before it in the manifest, only what has been placed is held.
         """
@@ -368,7 +368,7 @@ class Simulation(ABC, Generic[T]):
         return self._cluster.preemption(question, outcome)
 
     def _too_many(self, pods: int) -> str:
-        """Return why nobody is searched for any more pods; empty if there may be a search."""
+        """Return why no victims are searched for further pods; empty if they may be."""
         if self._searched + pods > self.most_searches:
             return f"victims are searched for no more than {self.most_searches} pods at a time"
         self._searched += pods
@@ -518,7 +518,7 @@ class _WithClaims:
 
 
 def _mixed(answers: Sequence[Answered[T]], written: Collection[int]) -> str:
-    """Return why nobody starts a group as a whole; empty if somebody does."""
+    """Return why no scheduler starts the group as a whole; empty if one does."""
     if len(written) > 1:
         found = ", ".join(map(str, sorted(written)))
         return f"the pods of a group need one {names.ANNOTATION_GROUP_MIN}, and these have {found}"

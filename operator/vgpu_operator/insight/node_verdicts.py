@@ -117,7 +117,7 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Which claim is asked about, in which state, and whose claims may be named."""
+    """The claim to explain, the state, and the namespaces whose claims may be named."""
 
     state: State
     key: ClaimKey

@@ -77,7 +77,7 @@ class WouldPreempt:
 
 @dataclass(frozen=True, slots=True)
 class MakesWay:
-    """The victims, the most important first, or why nobody would be preempted.
+    """The victims, the most important first, or why no pod would be preempted.
 
     Attributes:
         nodes: The nodes on which room would be made.
@@ -172,7 +172,7 @@ def _of_others(count: int) -> str:
 
 
 def _why_not(state: State, pod: GPUPod, refused: Reason | None) -> str:
-    """Return why the pod preempts nobody, whatever runs on the nodes; empty if it may."""
+    """Return why the pod may preempt no pod on any node; empty if it may."""
     group = preempts_with(state, pod)
     pods = [pod] if group is None else [pod, *without_devices(state, group)]
     if any(each.pod.spec.preemption_policy == "Never" for each in pods):
@@ -187,7 +187,7 @@ def _why_not(state: State, pod: GPUPod, refused: Reason | None) -> str:
 
 
 def _beyond_help(state: State, pod: GPUPod, group: GroupKey | None) -> str:
-    """Return why the search found nobody."""
+    """Return why the search found no victims."""
     rules = state.config.scheduling.preemption
     gap = rules.min_gap
     if pod.priority - gap <= state.cache.lowest_priority():

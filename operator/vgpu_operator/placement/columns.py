@@ -182,7 +182,7 @@ class Columns:
         if number is None:
             number = self._new_device(device)
         else:
-            # The sums are kept by difference: computing them anew would read every device of the
+            # The sums are updated by difference: recomputing them would read every device of the
             # node.
             self._add_to_sums(number, -1)
             self._forget_uuid(number)

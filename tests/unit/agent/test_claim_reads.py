@@ -175,7 +175,7 @@ async def test_a_claim_whose_container_does_not_start_soon_is_read_without_it() 
         node.view.pods.added(pod)
         await node.settle()
         clock.time += 5.0
-        node.view.events.put(PodListRead())  # the clock wakes nobody
+        node.view.events.put(PodListRead())  # the simulated clock wakes no task
         await node.settle()
         assert own(pod) in node.api.asked
 

@@ -91,7 +91,7 @@ def test_a_new_peak_in_the_drivers_accounts_is_proof_however_short_it_was() -> N
     assert account.peak() == 5 * GIB
     for now in range(2, 60):
         account.look(0, GIB, now=float(now), peaks={1: 5 * GIB})
-    assert not account.violating  # the account reports a single peak for ever
+    assert not account.violating  # accounting keeps reporting the same peak
 
 
 @pytest.mark.parametrize(("limit", "margin"), [(GIB, 64 * MIB), (10 * GIB, GIB // 5)])

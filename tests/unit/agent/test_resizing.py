@@ -198,7 +198,7 @@ async def test_a_changed_percentage_reaches_the_page_as_the_same_amount_in_bytes
     assert counted(bench) == Use(T4_MIB // 4, 30, 1)
     change(bench, resizing, asked=[{"memory_percent": 75}], generation=3, **share)
     assert spoken.lines[-1][:2] == ("event", "ResizeNotDone")
-    assert page(bench, lease) == (T4_MIB // 2, 30)  # what is held still
+    assert page(bench, lease) == (T4_MIB // 2, 30)  # the amounts that are still held
     grown = {"held": [(T4_MIB * 3 // 4, 30)], "of_mib": T4_MIB}
     change(bench, resizing, asked=[{"memory_percent": 75}], generation=3, **grown)
     assert page(bench, lease) == (T4_MIB * 3 // 4, 30)

@@ -136,7 +136,7 @@ async def test_the_second_answer_is_the_first_and_counts_nothing_twice(node: Dra
 
 
 async def test_the_claim_that_overcommits_a_device_is_refused(node: DraNode) -> None:
-    """Fails without the sum at Prepare: nobody else looks at amounts of an allocated claim."""
+    """Fails without the sum at Prepare: nothing else checks the amounts of an allocated claim."""
     first, second = a_claiming_pod(), a_claiming_pod("pod-2", claim="other")
     node.comes(first, a_given_claim(first, memory_mib=T4_MIB // 2 + 1))
     node.comes(
@@ -192,7 +192,7 @@ async def test_two_pods_on_one_claim_get_nothing(node: DraNode) -> None:
 async def test_a_pod_that_joins_a_prepared_claim_is_reported(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kubelet asks nobody: it has prepared the claim for the first pod."""
+    """The kubelet does not call the driver: it has prepared the claim for the first pod."""
     said: list[tuple[str, str]] = []
 
     def refused(pod: Pod, reason: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The handover from an agent that ends to the next agent, which is ready and waits."""
+"""The handover from an agent that ends to its waiting, ready successor."""
 
 from __future__ import annotations
 

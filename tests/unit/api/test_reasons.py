@@ -1,4 +1,4 @@
-"""Reasons become one text, the same everywhere, in words that users search for."""
+"""Reasons become one text, the same everywhere, with the terms that users search for."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Cluster(MemoryApi):
     ) -> dict[str, Any]:
         if resource is VGPU_CLAIMS and self.conflicts:
             self.conflicts -= 1
-            self.put(VGPU_CLAIMS, self.claim(name))  # somebody else wrote it meanwhile
+            self.put(VGPU_CLAIMS, self.claim(name))  # another client has written it since
             raise Conflict("stale", status=409)
         done = await super().merge_patch(
             resource, name, changes, namespace=namespace, subresource=subresource

@@ -17,14 +17,14 @@ from vgpu_operator.engine.effects import WriteDevice
 
 
 async def applied(replica: Replica) -> list[tuple[str, dict[str, Any]]]:
-    """Settle, and return the statuses applied meanwhile, which the watch then delivers."""
+    """Settle, and return the statuses applied until then, which the watch then delivers."""
     new = await written(replica)
     show(replica, new)
     return [(obj["metadata"]["name"], obj["status"]) for obj in new]
 
 
 async def written(replica: Replica) -> list[dict[str, Any]]:
-    """Settle, and return the statuses applied meanwhile, which the watch has not delivered."""
+    """Settle, and return the statuses applied until then, which the watch has not delivered."""
     before = len(replica.api.applied)
     for _ in range(2):  # the watch delivers a view twice
         replica.time += SHOWN_WITHIN_S

@@ -43,7 +43,7 @@ class Line:
 
 
 class Watch:
-    """An informer of claims whose events come after the answer to the fence's first touch.
+    """An informer of claims whose events arrive after the response to the fence's first touch.
 
     Attributes:
         is_behind: It delivers nothing until it lists.

@@ -541,7 +541,7 @@ async def test_once_the_gates_are_being_lifted_a_refused_patch_is_tried_again_wi
     town.api.before = lambda verb, name: (
         refused if (verb, name) == ("patch object", "a-1") else None
     )
-    town.least.clear()  # only a-1 stays behind, which is not our fault
+    town.least.clear()  # only a-1 stays behind, which the operator cannot prevent
     for _ in range(10):
         await town.settle(START_S / 2)
     assert (town.lifted(), town.allocated()) == (["a-0"], ["a-0", "a-1"])

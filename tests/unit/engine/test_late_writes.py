@@ -43,7 +43,7 @@ class Network:
         return await patch()
 
     async def deliver(self) -> list[bool]:
-        """Let what was kept back arrive in its order; return for each if it was done."""
+        """Deliver the delayed writes in their order; return for each if it succeeded."""
         done = []
         for patch in self._late:
             try:
@@ -71,7 +71,7 @@ def holds(replica: Replica, pod: Pod) -> bool:
 
 
 async def is_being_taken_back(replica: Replica, pods: Sequence[Pod]) -> None:
-    """Let the offers of pods lapse, and return once the writes that take them back are sent."""
+    """Let the offers of pods lapse, and return once the writes that withdraw them are sent."""
     replica.time += OFFERED_S
     for _ in range(2):  # the pods are read first
         replica.submit()

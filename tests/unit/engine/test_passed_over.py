@@ -85,7 +85,7 @@ async def test_a_filter_that_offers_its_node_again_finds_its_devices_there(
 async def test_its_earlier_place_is_kept_only_as_long_as_nobody_needs_it(
     replica: Replica, passed_over: Pod
 ):
-    """Binding its volumes may take minutes, after which it comes back to that node."""
+    """Binding the pod's volumes may take minutes; afterwards it is tried on that node again."""
     full = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}
     other = replica.offered("b", limits=full)
     assert node_of(replica, other) == "node-1"

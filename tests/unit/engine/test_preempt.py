@@ -129,7 +129,7 @@ async def test_what_a_pod_that_is_going_holds_comes_back_by_itself(replica: Repl
 
 
 async def test_nobody_dies_beside_a_pod_that_outlives_its_grace_period(replica: Replica) -> None:
-    """A finalizer may keep the pod and its devices for ever."""
+    """A finalizer may keep the pod and its devices indefinitely."""
     replica.device(memory_mib=16384)
     going = await running(replica, "going", 12000)
     wire = replica.cache.pod(going.metadata.uid).pod.to_wire()
@@ -272,7 +272,7 @@ def test_a_request_that_cannot_be_read_names_its_field(body: Any, field: str) ->
 
 @pytest.mark.parametrize("are_listed", [True, False])
 async def test_nobody_is_added_before_the_budgets_are_known(*, are_listed: bool) -> None:
-    """kube-scheduler deletes the victims of the answer, whatever a budget says."""
+    """kube-scheduler deletes the victims of the answer regardless of budgets."""
     config = ClusterConfig.model_validate({"scheduling": {"preemption": {"enabled": True}}})
     replica = Replica(config=config)
     if are_listed:

@@ -50,7 +50,7 @@ class Nodes:
             self.replica.news.agent_is(node, ready=node in nodes)
 
     async def pass_time(self, seconds: int) -> None:
-        """Let seconds pass, and show what is applied."""
+        """Let seconds pass, and deliver the applied statuses."""
         for _ in range(seconds):
             self.replica.time += 1
             before = len(self.replica.api.applied)
@@ -160,7 +160,7 @@ async def test_silent_nodes_come_one_by_one_and_no_pods_but_theirs_are_looked_at
     replica.engine.pod("")
     silent = describe_silent(replica.state)
     assert [effect.name for effect in next(silent)] == ["gpu-node-0"]
-    replica.news.agent_is("node-1", ready=True)  # it is back before its turn
+    replica.news.agent_is("node-1", ready=True)  # it is back before it is described
     replica.news.node_gone("node-2")
     replica.news.agent_gone("node-2")
     assert list(silent) == []

@@ -72,7 +72,7 @@ def test_a_few_reasons_are_found_out_in_a_round_and_who_came_first_goes_first() 
 
 
 def test_a_turn_that_was_given_back_keeps_only_those_who_have_to_look_themselves() -> None:
-    """Pods of a class whose reasons are known continue meanwhile."""
+    """Pods of a class whose reasons are known continue in the meantime."""
     turns = RefusalLimiter()
     for key in KEYS:
         turns.take(key)

@@ -1,4 +1,4 @@
-"""After its pod, a claim holds nothing, serves others, and is deleted or decided anew in time."""
+"""After its pod, a claim holds nothing, serves other pods, and is deleted or allocated again."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def test_a_protected_pod_is_not_named() -> None:
     }
     found = PodDisruptionBudget.model_validate(budget)
     cluster.replica.engine.observe(events.BudgetObserved(found))
-    cluster.replica.engine.pod("")  # applies what was observed
+    cluster.replica.engine.pod("")  # applies the observed events
     assert cluster.preemption(cluster.waits()).victims == ()
     cluster.replica.state.config = Cluster(enabled=True, budgets="Prefer").replica.state.config
     named = cluster.preemption(cluster.waits()).victims

@@ -120,7 +120,7 @@ def root(native: Path, tmp_path: Path) -> PreloadedRoot:
 
 
 def both(root: PreloadedRoot, command: Sequence[str], *, text: str = "") -> Outcome:
-    """Run it without the library and with it; return the outcome, which must be the same."""
+    """Run a command without and with the library; return the outcome, which must be the same."""
     without = root.run(command, preloaded=False, text=text)
     preloaded = root.run(command, preloaded=True, text=text)
     assert preloaded == without

@@ -20,7 +20,7 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture(autouse=True)
 def fewer(check: Check) -> None:
-    """Keep as many of each kind of case as a test needs."""
+    """Reduce each kind of case to the few that a test needs."""
     compute = check.module("gpu_compute")
     check.monkeypatch.setattr(compute, "ALONE", ((500, (25, 75)), (50_000, (25,))))
     check.monkeypatch.setattr(compute, "GRAPH_SHARES", (75,))
@@ -85,7 +85,7 @@ def test_a_share_that_does_not_hold_fails_and_says_by_how_much(
 
 
 def test_a_lone_tenant_that_is_limited_all_the_same_fails(check: Check) -> None:
-    """A permanent share stands for NVML's PIDs that nobody knows."""
+    """A permanent share has the same effect as unknown PIDs of NVML."""
     leave(check)
     compute = check.module("gpu_compute")
     force = compute.share

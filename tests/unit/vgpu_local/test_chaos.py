@@ -126,7 +126,7 @@ def a_daemon(tmp_path: Path, program: str) -> Daemon:
 
 
 def died(tmp_path: Path, words: str, *, without_room: bool = False) -> Supervisor:
-    """Return a supervisor that has looked at a process which ended with these words.
+    """Return a supervisor that has checked a process which ended with this output.
 
     Args:
         tmp_path: For the process.

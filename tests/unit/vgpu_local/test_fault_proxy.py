@@ -72,7 +72,7 @@ class Proxied:
 
 
 async def only_bookmarks(events: Any) -> None:
-    """Read until the stream ends, for whatever reason."""
+    """Read until the stream ends, for any reason."""
     async for event in events:
         assert event["type"] == "BOOKMARK"
     raise EOFError

@@ -34,7 +34,7 @@ async def kubelet(api: Api, tmp_path: Path) -> AsyncIterator[Kubelet]:
 
 
 async def offers(api: Api, allocatable: str) -> str:
-    """Wait for so many allocatable devices; return the capacity."""
+    """Wait for this many allocatable devices; return the capacity."""
     async with asyncio.timeout(20):
         while True:
             status = (await api.get(NODES, "n1")).get("status", {})
@@ -45,7 +45,7 @@ async def offers(api: Api, allocatable: str) -> str:
 
 @pytest.fixture
 async def two(api: Api, kubelet: Kubelet, make_plugin: Callable[..., Any]) -> tuple[Plugin, Plugin]:
-    """A plugin of four devices, and one of one that registered the name after it."""
+    """A plugin with four devices, and one with one device that registered the same name later."""
     first, second = make_plugin(kubelet.folders, slots=4), make_plugin(kubelet.folders, slots=1)
     await first.serve("first.sock")
     await first.register("first.sock")

@@ -201,7 +201,7 @@ async def test_a_refused_prestart_is_shown_and_retried_as_soon_as_the_pod_is_tou
         "device plugin PreStartContainer rpc failed with err: "
         "rpc error: code = FailedPrecondition desc = no grant yet"
     )
-    await eventually(lambda: len(plugin.started) == 2)  # the retry that comes by itself, at once
+    await eventually(lambda: len(plugin.started) == 2)  # the retry comes at once
     plugin.refuse_start = ""
     await annotate(api, "p")
     await pod_is(api, "p", "Running")  # well before the next retry, 30 s later

@@ -20,7 +20,7 @@ def handshake(leaf: Leaf, trusted: Authority, name: str) -> None:
             with leaf.server_context().wrap_socket(theirs, server_side=True) as server:
                 server.recv(1)
         except ssl.SSLError:
-            theirs.close()  # the client refused; its side is what is tested
+            theirs.close()  # the client refused, and only its side is tested
 
     thread = threading.Thread(target=serve)
     thread.start()

@@ -50,7 +50,7 @@ class FakeExtender:
         self.server = TestServer(app)
 
     async def calls(self, count: int) -> None:
-        """Wait for so many Filter calls."""
+        """Wait for this many Filter calls."""
         async with asyncio.timeout(20), self._called:
             await self._called.wait_for(lambda: len(self.filtered) >= count)
 

@@ -163,7 +163,7 @@ class Kubelet:
         self._runtime.is_up = False
         await self._close_sockets()
         await asyncio.sleep(away_s)
-        for worker in tuple(self._workers.values()):  # after all that was about to start has
+        for worker in tuple(self._workers.values()):  # after every pending start
             worker.crash()
         for spec in self.folders.cdi.iterdir():
             spec.unlink()

@@ -254,7 +254,7 @@ class Scheduler:
         )
 
     async def _end(self, pod: Object, node: str, victims: Sequence[Object]) -> None:
-        """Nominate a pod for a node and delete its victims, whatever budgets say."""
+        """Nominate a pod for a node and delete its victims regardless of budgets."""
         try:
             await self._writer.write_status(pod, lambda _: {"nominatedNodeName": node})
             for victim in victims:

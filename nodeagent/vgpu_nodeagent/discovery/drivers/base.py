@@ -190,7 +190,7 @@ class Driver(Protocol):
         """
 
     async def instance_at(self, device: str, desired: MigInstance) -> MigInstance | None:
-        """Return the instance of this profile at this place, ours or not; None if none exists."""
+        """Return the instance of this profile at this place, of any owner; None if none exists."""
 
     async def check_place(self, device: str, desired: MigInstance) -> None:
         """Check that the place of a wanted instance is free.

@@ -156,7 +156,7 @@ class NvidiaDriver:
         await self._calls.call(self._guarded(partial(_limit_memory, cgroup, limits)))
 
     async def instance_at(self, device: str, desired: MigInstance) -> MigInstance | None:
-        """Return the instance of this profile at this place, ours or not; None if none exists.
+        """Return the instance of this profile at this place, of any owner; None if none exists.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -214,7 +214,7 @@ class NvidiaDriver:
         self._events.close()
 
     def _guarded(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Return the function with NVML loaded first and its errors as ours."""
+        """Wrap a function to load NVML first and to translate its errors."""
 
         def guarded() -> T:
             library = self._nvml()

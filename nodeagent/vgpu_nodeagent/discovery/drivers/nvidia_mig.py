@@ -37,7 +37,7 @@ def profiles_of(device: Any) -> tuple[InstanceProfile, ...]:
 
 
 def instances_of(device: Any) -> tuple[MigInstance, ...]:
-    """Return all GPU instances, ours or not; an unusable one has no UUID."""
+    """Return all GPU instances, of any owner; an unusable one has no UUID."""
     named = _named(device)
     return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(device))
 
@@ -167,7 +167,7 @@ def _info_of(device: Any, handle: Any) -> Any:
 
 
 def _seen(device: Any, handle: Any) -> MigInstance:
-    """Return a GPU instance as it is now."""
+    """Return the current state of a GPU instance."""
     return _instance(handle, _info_of(device, handle), _named(device))
 
 

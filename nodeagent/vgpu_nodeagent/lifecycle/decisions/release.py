@@ -1,4 +1,4 @@
-"""Decides what has ended on a node: what is closed, forgotten and reported as released.
+"""Decides which allocations on a node have ended, to be closed, forgotten and reported.
 
 A pod has ended when it is terminal or gone. Every decision looks at the current state and relies
 on no event that it remembers, so it is the same after a restart.

@@ -29,7 +29,7 @@ Obstacle: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PageReading:
-    """A slot allocation's page and usage as they are now.
+    """The current page and usage of a slot allocation.
 
     Attributes:
         slot_allocation: The slot allocation.

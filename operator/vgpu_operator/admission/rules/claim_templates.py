@@ -115,7 +115,7 @@ def ask_by_claims(
 
 
 def _refuse_several(pod: Pod, templates: Collection[str], claims: Collection[str]) -> None:
-    """Refuse a ResourceClaim beside anything else that gives devices: a pod gets them by one."""
+    """Refuse a ResourceClaim next to any other request for devices: a pod may use only one way."""
     if claims and (len(claims) > 1 or templates):
         raise BadInput.forbidden(
             "spec.resourceClaims",

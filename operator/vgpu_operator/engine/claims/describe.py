@@ -241,7 +241,7 @@ def _explained(waiter: Waiter, state: State) -> Refusal | None:
     if of_kind is None or of_kind.explained is None:
         return None
     at, cursors, known = of_kind.explained
-    # The counts change with every change in the cluster, but nobody needs them that fresh.
+    # The counts change with every change in the cluster, but they need not be that fresh.
     return known if cursors == state.ledger.cursors or state.now - at < REPORT_AGAIN_S else None
 
 

@@ -220,7 +220,7 @@ def status_with(
 
 
 def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
-    """Return the status with the changed allocation, and everything else as it is."""
+    """Return the status with the changed allocation and all other fields unchanged."""
     return observed(claim).model_copy(
         update={"allocation": allocation, "cards": _shown(allocation)}
     )

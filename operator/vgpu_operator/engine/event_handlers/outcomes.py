@@ -98,7 +98,7 @@ def _came_to_nothing(state: State, event: events.ClaimWritten) -> bool:
 
 
 def claim_deletion_ended(event: events.ClaimDeletionEnded, state: State) -> None:
-    """Reconcile the claim again, whatever the outcome of its deletion."""
+    """Reconcile the claim again after an attempt to delete it."""
     state.claims.writing.pop(event.effect.key, None)
     state.claims.look_at(event.effect.key)
 

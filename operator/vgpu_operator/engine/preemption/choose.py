@@ -194,9 +194,9 @@ def anywhere(state: State, preemptor: Preemptor) -> Choice | None:
 def plus_all(
     state: State, preemptors: Sequence[Preemptor], node: str, given: ChosenPlaces
 ) -> ChosenPlaces | None:
-    """Return what is given once all of these have a place on one node, too; None if one has none.
+    """Add a place on one node for each of these pods; None if one of them does not fit.
 
-    Nobody is evicted for it but the victims that are given.
+    No pod is evicted for them except the given victims.
     """
     ending = ending_on(state, preemptors[0].pod, node, (), given.victims)
     with state.ledger.without(*ending):
@@ -323,7 +323,7 @@ def _planning(
 
 
 def _budget(state: State, preemptor: Preemptor) -> Budget:
-    """Return what quotas leave for the pod beside the places of its group."""
+    """Return the amounts that quotas leave for the pod after the places of its group."""
     pod = preemptor.pod
     budget = state.ledger.budget(pod.claim.namespace, pod.scopes)
     shares = [share for there in preemptor.given.shares.values() for share in there]

@@ -374,7 +374,7 @@ def _take_back(opened: OpenPreemption, state: State) -> None:
 def _evict(opened: OpenPreemption, victim: GPUPod, state: State) -> Iterator[Effect]:
     work, known = state.preemptions, state.cache.pod(victim.uid)
     per_minute = state.config.scheduling.preemption.per_minute
-    if known is None or not known.is_running:  # it has ended by itself
+    if known is None or not known.is_running:  # it has ended without the eviction
         opened.evicted.add(victim.uid)
         return
     if state.now < opened.not_before or not work.may_evict(state.now, per_minute):

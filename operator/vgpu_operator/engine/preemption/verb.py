@@ -71,7 +71,7 @@ def _preemptor(state: State, pod: GPUPod) -> Preemptor | None:
 
 
 def _may_be_added(choice: Choice, left: int, state: State) -> bool:
-    """Return True if kube-scheduler can end all added victims, and so many may be evicted.
+    """Return True if kube-scheduler can end all added victims and the rate limit allows it.
 
     It ends pods of that node alone, and cannot take back an Immediate claim.
     """

@@ -117,7 +117,7 @@ def _let_go(found: ResourceClaim) -> WriteResourceClaim | None:
 
 
 def _free(found: ResourceClaim, *, is_awaited: bool) -> WriteResourceClaim:
-    """Return the write that deallocates a claim, and lets it go unless a pod waits for it."""
+    """Return the write that deallocates a claim, and drops our finalizer if no pod waits."""
     finalizers = tuple(found.metadata.finalizers)
     is_kept = is_awaited or FINALIZER_IN_USE not in finalizers
     return _write(found, "deallocate", None if is_kept else finalizers)

@@ -222,7 +222,7 @@ def _waiting(state: State, key: GroupKey) -> list[GPUPod]:
 
 
 def _plan(state: State, pod: GPUPod) -> Plan | None:
-    """Return a plan for a pod beside the places that its group has; None if it does not wait."""
+    """Return a plan for a pod next to its group's places; None if it does not wait."""
     waiter = state.queue.get(pod.claim)
     if waiter is None or waiter.pod_uid != pod.uid:
         return None

@@ -267,7 +267,7 @@ def verdict(state: State, pod: GPUPod, node: str, work: GroupTry) -> Reservation
 
 
 def review_tries(state: State) -> None:
-    """End tries that are over, and take back what was reserved for pods that asked for no Bind."""
+    """End tries that are over, and the reservations of their pods without a Bind."""
     for key, work in list(state.groups.items()):
         settle(state, key, work)
         if work.has_passed and state.now >= work.until:
@@ -392,7 +392,7 @@ def _await(state: State, pod: GPUPod, held: Reservation) -> Effect:
 
 
 def _plan(state: State, pod: GPUPod) -> Plan | None:
-    """Return a plan for a group's pod beside the places that its group has, or None."""
+    """Return a plan for a group's pod next to its group's places, or None."""
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal):
         return None
@@ -498,7 +498,7 @@ def _is_written(state: State, held: Reservation) -> bool:
 
 
 def _fail(state: State, key: GroupKey, work: GroupTry, why: str) -> None:
-    """Fail all Binds of a try, and take back what was reserved for them."""
+    """Fail all Binds of a try, and end their reservations."""
     work.failure = Refusal(Reason.GROUP_INCOMPLETE, f"group {key.name} cannot start: {why}")
     for reservation in work.made.values():
         take_back(state, reservation)

@@ -569,7 +569,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
 
 
 def budget_for(state: State, pod: GPUPod) -> Budget:
-    """Return what quotas leave for a pod beside the provisional places of its group."""
+    """Return the amounts that quotas leave for a pod after its group's provisional places."""
     budget = state.ledger.budget(pod.claim.namespace, pod.scopes)
     if pod.group is None or not budget.is_limited:
         return budget
