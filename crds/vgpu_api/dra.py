@@ -1,7 +1,8 @@
 """The names by which the operator, the agent and Kubernetes speak of ResourceClaims.
 
 In mode `Claims` the operator allocates a ResourceClaim for each pod, and the kubelet has the agent
-prepare it. The VGPUClaim decides what a container gets; the ResourceClaim carries the names below.
+prepare it; on nodes that are labelled so, kube-scheduler allocates it. The VGPUClaim decides what a
+container gets; the ResourceClaim carries the names below.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ HAMI_CLASS = "hami-core-gpu.project-hami.io"
 """The DeviceClass and the attribute domain of HAMi's DRA driver, whose users' claims are served."""
 CLASSES = frozenset({CLASS, HAMI_CLASS})
 """The classes of which the operator allocates claims."""
+SCHEDULER_CLASS = f"scheduler.{GROUP}"
+"""The DeviceClass of devices that kube-scheduler allocates, on nodes that are labelled so."""
+ALLOCATOR = "allocator"
+"""The attribute of such a device in its ResourceSlice. The selectors of both classes look at it, so
+kube-scheduler cannot allocate a ResourceClaim that the operator has created and not allocated yet.
+"""
 MAX_RESULTS = 32
 """The most devices that the API server accepts in one claim."""
 POD_ENTRY = "vgpu"

@@ -65,6 +65,18 @@ ANNOTATION_RESOURCE_CLAIM = "vgpu.dev/resource-claim"
 """
 ANNOTATION_DEVICE_SELECTOR = "vgpu.dev/device-selector"
 """Of a pod: the devices that may serve it, as a CEL expression of Kubernetes' device selectors."""
+ANNOTATION_SCHEDULER_CLAIM = "vgpu.dev/scheduler-claim"
+"""In mode Claims, of a pod and its VGPUClaim whose devices kube-scheduler allocates: the entry of
+the pod's `spec.resourceClaims`. Admission writes it.
+"""
+LABEL_ALLOCATOR = "vgpu.dev/allocator"
+"""Label of a node: who allocates its devices, kube-scheduler (ALLOCATOR_SCHEDULER) or, without the
+label, the operator.
+"""
+ALLOCATOR_SCHEDULER = "Scheduler"
+ALLOCATOR_LEDGER = "Ledger"
+TAINT_UNHEALTHY = "vgpu.dev/unhealthy"
+"""The key of the taint, in ResourceSlices, on devices that are not healthy or not present."""
 SCHEDULING_GATE = "vgpu.dev/placement"
 """A pod's scheduling gate in mode Gate, present until its devices are reserved."""
 
@@ -180,6 +192,7 @@ POD_RECORDS = (
     ANNOTATION_REQUEUE,
     ANNOTATION_RESOURCES,
     ANNOTATION_RESOURCE_CLAIM,
+    ANNOTATION_SCHEDULER_CLAIM,
     *HAMI_RECORDS,
 )
 """Pod annotations that programs write. They also occur in copied pods, where they are no typos."""

@@ -51,6 +51,8 @@ class Reason(StrEnum):
     """The node's CSI drivers cannot attach more volumes; checked in mode Gate only."""
     NODE_AVOIDED = "NodeAvoided"
     """The node recently turned away a pod of the same controller."""
+    NODE_OF_SCHEDULER = "NodeOfScheduler"
+    """kube-scheduler allocates the node's devices (label vgpu.dev/allocator)."""
     NODE_SEARCH_STOPPED = "NodeSearchStopped"
     """The claim may fit, but the search stopped before it had tried all assignments of devices."""
     NO_GPU_NODES = "NoGPUNodes"
@@ -79,6 +81,8 @@ class Reason(StrEnum):
     """Fewer pods of its group can start than must start together."""
     GROUP_MISMATCH = "GroupMismatch"
     """The pods of its group have several schedulers or priorities."""
+    NOT_ALLOCATED_HERE = "NotAllocatedHere"
+    """kube-scheduler has allocated devices of a node whose devices the operator allocates."""
     GATED = "Gated"  # behind our scheduling gate in a cluster not in mode Gate
 
 
@@ -139,6 +143,7 @@ CURES: Mapping[Reason, Cure] = {
     Reason.CARD_UUID_MISMATCH: Cure.REQUEST,
     Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE: Cure.REQUEST,
     Reason.NODE_INSUFFICIENT_DEVICE: Cure.REQUEST,
+    Reason.NODE_OF_SCHEDULER: Cure.REQUEST,
     Reason.NODE_SELECTOR_MISMATCH: Cure.REQUEST,
     Reason.NODE_AFFINITY_MISMATCH: Cure.REQUEST,
     Reason.NODE_TAINTED: Cure.REQUEST,
@@ -159,6 +164,7 @@ OF_A_NODE = frozenset(
         Reason.NODE_VOLUME_MISMATCH,
         Reason.NODE_VOLUME_LIMIT,
         Reason.NODE_AVOIDED,
+        Reason.NODE_OF_SCHEDULER,
         Reason.NODE_SEARCH_STOPPED,
         Reason.RESERVED_ELSEWHERE,
     }

@@ -199,7 +199,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "--resource-slices",
         action="store_true",
         help="publish the devices as ResourceSlices, too, behind a taint that only the operator "
-        "passes; needs --dra",
+        "passes, unless the node has the label vgpu.dev/allocator=Scheduler; needs --dra",
     )
     parser.add_argument(
         "--instance",

@@ -97,7 +97,7 @@ class AgentConfig:
             reporting them.
         log_level: The name of a logging level.
         dra: Prepare ResourceClaims, too.
-        resource_slices: Publish the devices as ResourceSlices, behind a taint.
+        resource_slices: Publish the devices as ResourceSlices, for the operator or kube-scheduler.
         instance: The name of this agent among those of the node; sockets are named by it.
     """
 

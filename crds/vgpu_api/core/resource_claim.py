@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from vgpu_api.dra import CLASSES, DRIVER
+from vgpu_api.dra import CLASSES, DRIVER, SCHEDULER_CLASS
 from vgpu_api.empties import no_entries, no_items
 from vgpu_api.v1alpha1.base import ApiModel, Metadata, Word
 
@@ -73,6 +73,7 @@ class DeviceResult(ApiModel):
     pool: Word = ""
     device: Word = ""
     share_id: str = Field(default="", alias="shareID")
+    consumed_capacity: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class DeviceAllocation(ApiModel):
@@ -125,4 +126,10 @@ class ResourceClaim(ApiModel):
     def is_ours(self) -> bool:
         """True if it asks for a class of ours, or has a device of our driver."""
         asks = any(not CLASSES.isdisjoint(each.classes) for each in self.spec.devices.requests)
-        return asks or any(result.driver == DRIVER for result in self.results)
+        has = any(result.driver == DRIVER for result in self.results)
+        return asks or has or self.is_of_scheduler
+
+    @property
+    def is_of_scheduler(self) -> bool:
+        """True if it asks for devices that kube-scheduler allocates, and the operator does not."""
+        return any(SCHEDULER_CLASS in each.classes for each in self.spec.devices.requests)

@@ -473,6 +473,11 @@ class VGPUClaim(ApiModel):
         )
 
     @property
+    def is_mirror(self) -> bool:
+        """True if kube-scheduler has allocated the devices, and the claim repeats that."""
+        return names.ANNOTATION_SCHEDULER_CLAIM in self.metadata.annotations
+
+    @property
     def held_for(self) -> str:
         """Return the system whose pod the claim holds devices for; empty if we serve the pod."""
         return self.metadata.labels.get(names.LABEL_HELD_FOR, "")

@@ -542,6 +542,57 @@ def _resource_claims(seen: Snapshot) -> Iterator[CheckResult]:
             yield _error("resource claims", text, remedy)
 
 
+def _allocators(seen: Snapshot) -> Iterator[CheckResult]:
+    """Check the nodes whose label says who allocates their devices."""
+    held = _claims_by_node(seen)
+    for node in seen.of(NODES):
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+        value = labels.get(names.LABEL_ALLOCATOR, names.ALLOCATOR_LEDGER)
+        shown = f"node {name}: {names.LABEL_ALLOCATOR}: {value}"
+        mirrors = [each for each in held[name] if _is_mirror(each)]
+        ours = len(held[name]) - len(mirrors)
+        if value == names.ALLOCATOR_SCHEDULER:
+            for why, remedy in _unscheduled(seen):
+                yield _error("allocators", f"{shown}: nobody allocates its GPUs: {why}", remedy)
+            if ours:
+                text = f"{shown}: kube-scheduler gets its GPUs once its claims are gone ({ours})"
+                yield _warning("allocators", text, f"kubectl vgpu drain {name}, or wait for them")
+        elif value != names.ALLOCATOR_LEDGER:
+            text = f"{shown}: no such value, so the operator allocates its GPUs"
+            expected = f"{names.ALLOCATOR_SCHEDULER} or {names.ALLOCATOR_LEDGER}"
+            yield _error("allocators", text, f"set it to {expected}, or remove it")
+        elif mirrors:
+            text = f"{shown}: claims of kube-scheduler's keep its GPUs ({len(mirrors)})"
+            yield _warning("allocators", text, "none is needed: the operator allocates beside them")
+
+
+def _unscheduled(seen: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield what keeps kube-scheduler from allocating devices, each with its remedy."""
+    mode, apply = seen.config.scheduling.mode, "apply manifests/overlays/claims"
+    if mode != "Claims":
+        yield f"scheduling.mode is {mode}", f"{apply}, or take the label off"
+        return
+    if all(each["metadata"]["name"] != dra.SCHEDULER_CLASS for each in seen.of(DEVICE_CLASSES)):
+        yield f"there is no DeviceClass {dra.SCHEDULER_CLASS}", apply
+    for agent in filter(_is_ours, seen.of(DAEMON_SETS)):
+        containers = agent["spec"]["template"]["spec"]["containers"]
+        if not any("--resource-slices" in (each.get("args") or ()) for each in containers):
+            why = f"DaemonSet {agent['metadata']['name']} publishes no ResourceSlices"
+            yield why, "add manifests/components/resource-slices to the overlay, and apply it"
+
+
+def _claims_by_node(seen: Snapshot) -> defaultdict[str, list[Object]]:
+    found: defaultdict[str, list[Object]] = defaultdict(list)
+    for claim in seen.of(VGPU_CLAIMS):
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        found[allocation.get("nodeName", "")].append(claim)
+    return found
+
+
+def _is_mirror(claim: Object) -> bool:
+    return names.ANNOTATION_SCHEDULER_CLAIM in _annotations(claim)
+
+
 def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         ours = [
@@ -829,6 +880,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("preemption", _preemption),
     ("preemption", _rights_to_preempt),
     ("resource claims", _resource_claims),
+    ("allocators", _allocators),
     ("webhooks", _webhooks),
     ("policies", _policies),
     ("certificates", _certificates),

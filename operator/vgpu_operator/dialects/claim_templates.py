@@ -103,6 +103,48 @@ def is_ours(devices: DeviceRequests) -> bool:
     return any(not dra.CLASSES.isdisjoint(each.classes) for each in devices.requests)
 
 
+def is_of_scheduler(devices: DeviceRequests) -> bool:
+    """Return True if one of the requests is for the class that kube-scheduler allocates."""
+    return any(dra.SCHEDULER_CLASS in each.classes for each in devices.requests)
+
+
+def asked_of_scheduler(
+    pod: Pod, entry: str, written: ClaimText, config: ClusterConfig
+) -> Mapping[str, Mapping[str, str]]:
+    """Return the amounts, in HAMi's words, that a pod asks kube-scheduler for, by container.
+
+    kube-scheduler evaluates selectors and constraints itself, so any are served.
+
+    Args:
+        pod: The pod.
+        entry: The entry of the pod's `resourceClaims`.
+        written: The ResourceClaim or the template that it names.
+        config: The resource names.
+
+    Raises:
+        BadInput: Something cannot be honoured. The message has the object and the field.
+    """
+    _refuse_config(written)
+    amounts: dict[str, Mapping[str, str]] = {}
+    for index, request in enumerate(written.devices.requests):
+        path = f"{written.at}.requests[{index}]"
+        exactly = _exactly(request, path, frozenset({dra.SCHEDULER_CLASS}))
+        count = len(written.devices.requests)
+        place = _user(pod, entry, request, path, count=count)
+        if place.phase == "Init":
+            raise BadInput.forbidden(
+                f"{place.path}.resources.claims[{entry}]",
+                f"kube-scheduler keeps devices for as long as the pod lives; ask for class "
+                f"{dra.CLASS}, of which init containers give theirs back",
+            )
+        if place.name in amounts:
+            raise BadInput.forbidden(
+                path, f"container {place.name} has a request already, and may have only one"
+            )
+        amounts[place.name] = _amounts(exactly, f"{path}.exactly", config)
+    return amounts
+
+
 def refuse_unserved(written: ClaimText, config: ClusterConfig) -> None:
     """Refuse what no pod could get by this, whichever it is.
 
@@ -149,7 +191,7 @@ def _requests(written: ClaimText, config: ClusterConfig) -> Iterator[_Read]:
     _refuse_config(written)
     for index, request in enumerate(written.devices.requests):
         path = f"{written.at}.requests[{index}]"
-        exactly = _exactly(request, path)
+        exactly = _exactly(request, path, dra.CLASSES)
         amounts = _amounts(exactly, f"{path}.exactly", config)
         yield _Read(path, request, amounts, _selectors(exactly, f"{path}.exactly"))
 
@@ -177,16 +219,16 @@ def _user(pod: Pod, entry: str, request: ClaimedRequest, path: str, *, count: in
     return uses[0][0]
 
 
-def _exactly(request: ClaimedRequest, path: str) -> ExactRequest:
-    """Return a request of a class of ours that asks for a number of devices."""
+def _exactly(request: ClaimedRequest, path: str, classes: frozenset[str]) -> ExactRequest:
+    """Return a request of one of the classes that asks for a number of devices."""
     exactly = request.exactly
     if exactly is None:
         raise BadInput.forbidden(
             f"{path}.firstAvailable", "alternatives are not chosen from; write exactly"
         )
-    if exactly.device_class_name not in dra.CLASSES:
+    if exactly.device_class_name not in classes:
         raise BadInput.unsupported(
-            f"{path}.exactly.deviceClassName", exactly.device_class_name, sorted(dra.CLASSES)
+            f"{path}.exactly.deviceClassName", exactly.device_class_name, sorted(classes)
         )
     if exactly.allocation_mode not in ("", "ExactCount"):
         raise BadInput.unsupported(

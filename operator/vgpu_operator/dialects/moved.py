@@ -16,7 +16,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.vendors import kinds
-from vgpu_operator.dialects.resource_claims import claim_of_pod
+from vgpu_operator.dialects.resource_claims import claim_of_pod, is_of_scheduler
 
 FIELD = f"metadata.annotations[{names.ANNOTATION_RESOURCES}]"
 _EXPECTED = "amounts by container, as JSON: admission writes it, leave it out"
@@ -52,7 +52,7 @@ def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
     if not isinstance(found, dict):
         raise BadInput(field=FIELD, value=text, expected=_EXPECTED)
     known = {container.name for container in _containers(pod)}
-    words = movable(config, has_claim=bool(claim_of_pod(pod)))
+    words = movable(config, has_claim=is_of_scheduler(pod) or bool(claim_of_pod(pod)))
     for name, amounts in found.items():
         if name not in known:
             raise BadInput.unsupported(FIELD, name, sorted(known))

@@ -17,7 +17,7 @@ from vgpu_client.recorder import Regarding
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, containers_of_claim, read
 from vgpu_operator.dialects.pod_groups import GroupKind, named_group
-from vgpu_operator.dialects.resource_claims import claim_of_pod
+from vgpu_operator.dialects.resource_claims import claim_of_pod, scheduler_entry
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
 
@@ -75,6 +75,8 @@ class GPUPod:
         group_least: The number of the group's pods that start together, if the pod says so.
         resource_claim: The name of the ResourceClaim through which it gets its devices, in mode
             Claims; empty otherwise.
+        scheduler_entry: The entry of its `resourceClaims` that kube-scheduler allocates; empty if
+            it has none. Its claim then only repeats that (`resource_claims/mirror.py`).
         is_handed_over: True if that ResourceClaim is allocated, so that kube-scheduler may bind
             the pod.
     """
@@ -86,6 +88,7 @@ class GPUPod:
     group: GroupKey | None = None
     group_least: int | None = None
     resource_claim: str = ""
+    scheduler_entry: str = ""
     is_handed_over: bool = False
     is_admitted: bool = field(init=False)
     priority: int = field(init=False)
@@ -100,6 +103,11 @@ class GPUPod:
         volumes = self.pod.spec.volumes
         awaits = any(not _OF_CLAIMS.isdisjoint(volume) for volume in volumes)
         object.__setattr__(self, "awaits_volumes", awaits)
+
+    @property
+    def is_of_scheduler(self) -> bool:
+        """True if kube-scheduler allocates the pod's devices, and the operator does not."""
+        return bool(self.scheduler_entry)
 
     @cached_property
     def uid(self) -> str:
@@ -136,6 +144,8 @@ class GPUPod:
         """True while the pod waits for kube-scheduler and no gate or ResourceClaim blocks it."""
         if self.pod.spec.scheduling_gates or (self.resource_claim and not self.is_handed_over):
             return False
+        if self.is_of_scheduler:
+            return False
         return self._may_be_bound
 
     @property
@@ -144,6 +154,8 @@ class GPUPod:
 
         Decisions treat both alike: the pod gets its devices first, and is released afterwards.
         """
+        if self.is_of_scheduler:
+            return False
         gates = [gate.get("name") for gate in self.pod.spec.scheduling_gates]
         if self.resource_claim:
             return not gates and not self.is_handed_over and self._may_be_bound
@@ -189,7 +201,10 @@ class GPUPod:
 
     def seen_again(self, pod: Pod) -> GPUPod:
         """Return a copy with a newer version of the pod, but with its original demand and group."""
-        return replace(self, pod=pod)
+        if not self.is_of_scheduler:
+            return replace(self, pod=pod)
+        found = claim_of_pod(pod) or self.resource_claim
+        return replace(self, pod=pod, resource_claim=found)
 
 
 def group_of(pod: Pod, config: ClusterConfig) -> GroupKey | None:
@@ -223,11 +238,18 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
         NodeRules.of(pod)
         group, least = _group_of(pod, config)
     except BadInput as error:
-        return GPUPod(pod, error, own, owned=True, resource_claim=claim_of_pod(pod))
+        return GPUPod(
+            pod,
+            error,
+            own,
+            owned=True,
+            resource_claim=claim_of_pod(pod),
+            scheduler_entry=scheduler_entry(pod),
+        )
     claim, owned = own, True
     if demand.native is not None and not demand.native.is_template:
         claim, owned = ClaimKey(namespace, demand.native.name), False
-    return GPUPod(pod, demand, claim, owned, group, least, claim_of_pod(pod))
+    return GPUPod(pod, demand, claim, owned, group, least, claim_of_pod(pod), scheduler_entry(pod))
 
 
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:

@@ -52,6 +52,10 @@ from vgpu_operator.node_filter import NodeRules
 _KEPT_UNKNOWN = (
     "devices kept for other requests are not known: the claim has no status.keptForOthers"
 )
+_OF_SCHEDULER = (
+    "kube-scheduler allocates its GPUs, on nodes with the label vgpu.dev/allocator: Scheduler; why "
+    "it does not yet is in its events FailedScheduling"
+)
 
 
 @dataclass(slots=True)
@@ -183,6 +187,9 @@ def ask_nodes(
         reads: Returns True if a namespace's claims may be named.
         unread: The parts of the cluster that the state lacks.
     """
+    if pod is not None and pod.is_of_scheduler and not said.node:
+        said.now = "" if pod.is_running else _OF_SCHEDULER  # else its claim has the reason
+        return
     gated = pod if pod is not None and pod.is_gated else None
     scopes = None if pod is None else pod.scopes
     said.not_judged = not_judged(state.config, gated, unread)

@@ -24,7 +24,7 @@ from vgpu_api.core import Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, 
 from vgpu_api.core.pod import NodeSelector
 from vgpu_api.errors import BadInput
 from vgpu_api.host import allocatable_cpu_milli, cpu_milli_of
-from vgpu_api.names import ACK_NODE_SCHEDULE
+from vgpu_api.names import ACK_NODE_SCHEDULE, ALLOCATOR_SCHEDULER, LABEL_ALLOCATOR
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns
 from vgpu_operator.placement.constraints import ALL, NodeFilter, any_of, only
 
@@ -146,6 +146,7 @@ class NodeFilters:
         if known is not None and known[0] == self._version:
             return known[1]
         made = NodeFilter(
+            ours=~self._labels.get(LABEL_ALLOCATOR, {}).get(ALLOCATOR_SCHEDULER, 0),
             selector=self._by_selector(rules),
             affinity=ALL if rules.terms is None else self.by_terms(rules.terms),
             taints=~_not_tolerated(self._taints, rules.tolerations) if self._taints else ALL,

@@ -34,6 +34,7 @@ class NodeFilter:
     them afterwards, as in mode Gate.
 
     Attributes:
+        ours: Nodes whose devices the operator allocates, and not kube-scheduler.
         selector: Nodes that match the pod's node selector and have no label that excludes the pod.
         affinity: Nodes that match its required node affinity.
         taints: Nodes without taints that it does not tolerate.
@@ -46,6 +47,7 @@ class NodeFilter:
         allowed: Nodes that pass all rules.
     """
 
+    ours: int = ALL
     selector: int = ALL
     affinity: int = ALL
     taints: int = ALL
@@ -58,7 +60,7 @@ class NodeFilter:
     allowed: int = field(init=False)
 
     def __post_init__(self) -> None:
-        passed = self.selector & self.affinity & self.taints & self.room & self.peers
+        passed = self.ours & self.selector & self.affinity & self.taints & self.room & self.peers
         passed &= self.volumes & self.attachable & self.welcoming
         object.__setattr__(self, "allowed", passed)
 
@@ -67,6 +69,8 @@ class NodeFilter:
 
     def refusal(self, node: int) -> Reason:
         """Return the reason of the first rule that excludes a node."""
+        if not self.ours >> node & 1:
+            return Reason.NODE_OF_SCHEDULER
         if not self.selector >> node & 1:
             return Reason.NODE_SELECTOR_MISMATCH
         if not self.affinity >> node & 1:

@@ -350,3 +350,27 @@ def test_a_priority_of_a_claim_orders_those_that_are_decided_without_a_pod() -> 
     assert warning.startswith("spec.schedulingPriority: has no effect: ")
     immediate = a_claim(schedulingPriority=5, bindingMode="Immediate")
     assert claim_without_effect(immediate) == []
+
+
+OPERATOR = "system:serviceaccount:vgpu-system:vgpu-operator"
+
+
+def of_scheduler(memory: str = "8Gi") -> dict[str, Any]:
+    claim = a_claim({"memory": memory})
+    claim["metadata"]["annotations"] = {"vgpu.dev/scheduler-claim": "gpu"}
+    return claim
+
+
+def test_amounts_that_kube_scheduler_counts_cannot_be_changed_in_the_vgpuclaim() -> None:
+    validate_claim(of_scheduler(), user=OPERATOR)
+    validate_claim(of_scheduler(), of_scheduler(), user="jane")
+    said = denial_of(of_scheduler("4Gi"), of_scheduler())
+    assert "spec: Forbidden: kube-scheduler counts what the pod's ResourceClaim says" in said
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [(of_scheduler(), None), (of_scheduler(), a_claim()), (a_claim(), of_scheduler())],
+)
+def test_nobody_else_says_of_a_claim_that_kube_scheduler_allocates(new: Any, old: Any) -> None:
+    assert "metadata.annotations[vgpu.dev/scheduler-claim]: Forbidden" in denial_of(new, old)

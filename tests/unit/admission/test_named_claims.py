@@ -8,9 +8,13 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from builders import CLAIMS
+from builders import CLAIMS, GATE
 from vgpu_api.core import Pod
-from vgpu_api.names import ANNOTATION_DEVICE_SELECTOR, ANNOTATION_RESOURCE_CLAIM
+from vgpu_api.names import (
+    ANNOTATION_DEVICE_SELECTOR,
+    ANNOTATION_RESOURCE_CLAIM,
+    ANNOTATION_SCHEDULER_CLAIM,
+)
 from vgpu_operator.admission.rules import (
     Denied,
     NamedObjects,
@@ -156,3 +160,88 @@ def test_what_cannot_be_honoured_is_refused_with_its_field(
     pod: Raw, claim: Raw, sentence: str
 ) -> None:
     assert sentence in refused(pod, claim)
+
+
+def a_template(*requests: str, **exactly: Any) -> Raw:
+    claim = a_claim(*requests, class_name="scheduler.vgpu.dev", **exactly)
+    return {"metadata": {"name": "gpus"}, "spec": {"spec": claim["spec"]}}
+
+
+def a_pod_by_template(*containers: Raw, **annotations: str) -> Raw:
+    pod = a_pod(*containers, **annotations)
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
+    return pod
+
+
+def admitted_by_template(pod: Raw, template: Raw) -> Any:
+    found = NamedObjects(dict.fromkeys(objects_named_by(pod).templates, template), {})
+    asking = jsonpatch.apply_patch(copy.deepcopy(pod), ask_by_claims(pod, found, CLAIMS))
+    return jsonpatch.apply_patch(asking, mutate_pod(asking, CLAIMS, None, token="0" * 12))
+
+
+def test_a_claim_that_kube_scheduler_allocates_stays_in_the_pod_as_its_author_wrote_it() -> None:
+    cel = {"expression": 'device.attributes["vgpu.dev"].numa == 0'}
+    amounts = {"capacity": {"requests": {"memory": "8Gi", "cores": 50}}}
+    written = a_pod_by_template()
+    pod = admitted_by_template(written, a_template(selectors=[{"cel": cel}], **amounts))
+    assert pod["spec"]["resourceClaims"] == written["spec"]["resourceClaims"]
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["claims"] == [{"name": "gpu"}]
+    assert not container["resources"]["limits"]
+    assert pod["metadata"]["annotations"][ANNOTATION_SCHEDULER_CLAIM] == "gpu"
+    demand = read(Pod.model_validate(pod), CLAIMS)
+    assert demand is not None
+    assert demand.spec is not None
+    (request,) = demand.spec.requests
+    assert (request.name, request.count, request.memory, request.cores) == ("main", 1, "8Gi", 50)
+    assert admitted_by_template(pod, a_template(**amounts)) == pod  # a second review
+
+
+@pytest.mark.parametrize(
+    ("pod", "template", "sentence"),
+    [
+        (a_pod_by_template(), a_template(allocationMode="All"), "exactly.allocationMode: Unsupp"),
+        (
+            a_pod_by_template(),
+            a_template(tolerations=[{"key": "vgpu.dev/unhealthy"}]),
+            "exactly.tolerations: Forbidden",
+        ),
+        (
+            a_pod_by_template(),
+            a_template(capacity={"requests": {"memory": "8Gi", "shares": 2}}),
+            'capacity.requests: Unsupported value: "shares"',
+        ),
+        (
+            a_pod_by_template(
+                using("main"), {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+            ),
+            a_template(),
+            "container b asks by resources, and the GPUs of the pod come through ResourceClaim gpu",
+        ),
+        (
+            a_pod_by_template(**{ANNOTATION_SCHEDULER_CLAIM: "gpu"}),
+            {"metadata": {"name": "gpus"}, "spec": {"spec": a_claim()["spec"]}},
+            f"metadata.annotations[{ANNOTATION_SCHEDULER_CLAIM}]: Invalid value",
+        ),
+    ],
+)
+def test_what_kube_scheduler_would_give_and_nobody_could_enforce_is_refused(
+    pod: Raw, template: Raw, sentence: str
+) -> None:
+    with pytest.raises(Denied) as denied:
+        admitted_by_template(pod, template)
+    assert sentence in denied.value.message
+
+
+def test_devices_of_an_init_container_are_not_asked_of_kube_scheduler() -> None:
+    pod = a_pod_by_template({"name": "main"})
+    pod["spec"]["initContainers"] = [using("first")]
+    with pytest.raises(Denied, match=r"kube-scheduler keeps devices for as long as the pod lives"):
+        admitted_by_template(pod, a_template())
+
+
+def test_in_another_mode_no_pod_says_that_kube_scheduler_allocates() -> None:
+    pod = a_pod({"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}}, entries={})
+    pod["metadata"]["annotations"] = {ANNOTATION_SCHEDULER_CLAIM: "gpu"}
+    with pytest.raises(Denied, match=r"scheduler-claim\]: Forbidden: admission writes it"):
+        mutate_pod(pod, GATE, None)

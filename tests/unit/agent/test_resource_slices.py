@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,9 @@ from agent_bench import GPU_0, a_bench
 from agent_node import GPU_1, T4_MIB, a_driver_device
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import NotFound
+from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.discovery.drivers.base import DeviceEvent, PhysicalDevice, Severity
 from vgpu_nodeagent.discovery.health import Health
@@ -179,3 +182,88 @@ async def test_the_name_of_a_slice_is_valid_whatever_the_node_is_called(
     (name,) = server.slices
     assert len(name) <= 253
     assert name.endswith("-vgpu.dev-0")
+
+
+async def test_on_a_node_of_kube_schedulers_a_device_has_the_attribute_in_place_of_the_taint(
+    tmp_path: Path,
+) -> None:
+    devices = await some_devices(tmp_path, a_driver_device())
+    (device,) = devices_of(devices, for_scheduler=True)
+    assert "taints" not in device
+    assert device["attributes"]["allocator"] == {"string": "Scheduler"}
+    # kube-scheduler takes the default for what a request leaves out: Kubernetes' rule for
+    # capacity that several claims consume.
+    policies = {name: each["requestPolicy"] for name, each in device["capacity"].items()}
+    defaults = {name: policy["default"] for name, policy in policies.items()}
+    assert defaults == {"memory": f"{T4_MIB}Mi", "cores": "0", "shares": "1"}
+    fell = DeviceEvent(GPU_0, Severity.FATAL, "XidError", "Xid 79")
+    devices.health.note(fell, devices=[GPU_0], now=0.0)
+    (device,) = devices_of(devices, for_scheduler=True)
+    assert device["taints"] == [{"key": "vgpu.dev/unhealthy", "effect": "NoSchedule"}]
+
+
+async def test_a_device_in_mig_mode_is_not_offered_to_kube_scheduler(tmp_path: Path) -> None:
+    cut = replace(a_driver_device(GPU_1, 1), mig_enabled=True)
+    devices = await some_devices(tmp_path, a_driver_device(), cut)
+    assert [each["name"] for each in devices_of(devices, for_scheduler=True)] == [GPU_0.lower()]
+    assert len(devices_of(devices)) == 2
+
+
+class LabelledServer(Server):
+    """Also streams the node, and lists the claims that are allocated on it."""
+
+    def __init__(self, *claims: dict[str, Any]) -> None:
+        super().__init__()
+        self.claims = list(claims)
+        self.labels = {"vgpu.dev/allocator": "Scheduler"}
+
+    async def list(self, resource: Resource, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        each = options.get("each", lambda item: item)
+        if resource.kind == "VGPUClaim":
+            assert options["field_selector"] == "status.allocation.nodeName=n1"
+            return Listing(items=list(self.claims), resource_version="1")
+        node = {"metadata": {"name": "n1", "uid": "1", "resourceVersion": "1"}}
+        labelled = node | {"metadata": node["metadata"] | {"labels": self.labels}}
+        items = [each(labelled)] if resource.kind == "Node" else []
+        return Listing(items=items, resource_version="1")
+
+    async def watch(self, resource: Resource, **options: Any) -> AsyncGenerator[Any, None]:
+        await asyncio.Event().wait()
+        yield {}
+
+
+def a_claim(name: str, **annotations: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default", "annotations": annotations}}
+
+
+@pytest.mark.parametrize(
+    ("claims", "taints"),
+    [
+        ([], None),
+        ([a_claim("theirs", **{"vgpu.dev/scheduler-claim": "gpu"})], None),
+        ([a_claim("ours")], [TAINT]),
+    ],
+)
+async def test_the_taint_goes_only_when_no_claim_of_the_operators_is_left(
+    tmp_path: Path, claims: list[dict[str, Any]], taints: object
+) -> None:
+    devices = await some_devices(tmp_path, a_driver_device())
+    server = LabelledServer(*claims)
+    slices = SlicePublisher(cast("Api", server), "n1", devices, clock=Hasty())
+    runs = asyncio.ensure_future(slices.run())
+    async with asyncio.timeout(5):
+        while not server.slices:
+            assert not runs.done()
+            await asyncio.sleep(0)
+    runs.cancel()
+    await asyncio.gather(runs, return_exceptions=True)
+    (stored,) = server.slices.values()
+    assert stored["spec"]["devices"][0].get("taints") == taints
+
+
+class Hasty(Clock):
+    """A clock by which no wait takes time."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)

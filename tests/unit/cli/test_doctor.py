@@ -251,6 +251,46 @@ async def test_the_overlay_has_all_that_mode_claims_needs():
     assert await results_of_claims(*of_claims()) == []
 
 
+def on_node(objects: Objects, label: str, *claims: dict[str, str]) -> Objects:
+    """Give the first node a label for its allocator, and claims with these annotations."""
+    node = change(objects, NODES)[0]
+    node["metadata"]["labels"] = {"vgpu.dev/allocator": label}
+    objects[VGPU_CLAIMS.plural, ""] = [
+        {
+            "metadata": {"name": f"c{number}", "namespace": "default", "annotations": annotations},
+            "status": {"allocation": {"nodeName": node["metadata"]["name"]}},
+        }
+        for number, annotations in enumerate(claims)
+    ]
+    return objects
+
+
+@pytest.mark.parametrize(
+    ("label", "claims", "said"),
+    [
+        ("Scheduler", [], "publishes no ResourceSlices"),
+        ("Scheduler", [{}], "kube-scheduler gets its GPUs once its claims are gone (1)"),
+        ("scheduler", [], "no such value, so the operator allocates its GPUs"),
+        (
+            "Ledger",
+            [{"vgpu.dev/scheduler-claim": "gpu"}],
+            "claims of kube-scheduler's keep its GPUs (1)",
+        ),
+    ],
+)
+async def test_a_node_whose_label_does_not_do_what_it_says_is_reported(
+    label: str, claims: list[dict[str, str]], said: str
+):
+    objects, role = of_claims()
+    found = await results_of_claims(on_node(objects, label, *claims), role)
+    assert any(said in each.message for each in found), found
+
+
+def test_in_another_mode_nobody_allocates_the_devices_of_a_labelled_node():
+    (result,) = found(on_node(healthy(), "Scheduler"))
+    assert "nobody allocates its GPUs: scheduling.mode is Extender" in result.message
+
+
 async def test_what_mode_claims_lacks_is_found_with_what_to_do():
     objects, _ = of_claims()
     objects[DEVICE_CLASSES.plural, ""] = []

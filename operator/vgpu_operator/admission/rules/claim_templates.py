@@ -13,18 +13,21 @@ from vgpu_api.core import Pod
 from vgpu_api.core.resource_claim import DeviceRequests, ResourceClaimSpec
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.field_errors import describe
-from vgpu_api.names import ANNOTATION_RESOURCE_CLAIM
+from vgpu_api.names import ANNOTATION_RESOURCE_CLAIM, ANNOTATION_SCHEDULER_CLAIM
 from vgpu_operator.admission.rules.denial import Denied, denying
 from vgpu_operator.admission.rules.json_patch import JsonPatch, Operation
 from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
 from vgpu_operator.dialects.claim_templates import (
     ClaimText,
     asked_by,
+    asked_of_scheduler,
+    is_of_scheduler,
     is_ours,
     of_claim,
     of_template,
 )
 from vgpu_operator.dialects.containers import PodContainer, each_container
+from vgpu_operator.dialects.moved import moved
 from vgpu_operator.dialects.resource_claims import claim_of_pod, note_of
 
 _FIELD = f"metadata.annotations[{ANNOTATION_RESOURCE_CLAIM}]"
@@ -95,10 +98,15 @@ def ask_by_claims(
         pod = read_pod(raw_pod)
         templates = _ours(found.templates, are_templates=True)
         claims = _ours(found.claims, are_templates=False)
-        if not templates and not claims:
+        named = {**templates, **claims}
+        _refuse_forged_note(pod, named)
+        if not named:
             return []
         _refuse_several(pod, templates, claims)
-        asked = asked_by(pod, {**templates, **claims}, config)
+        entry = next((each for each, of in named.items() if is_of_scheduler(of.devices)), "")
+        if entry:
+            return _ask_scheduler(raw_pod, pod, entry, named, config)
+        asked = asked_by(pod, named, config)
     patch = JsonPatch(raw_pod)
     if templates:
         entries = patch.get("spec", "resourceClaims") or []
@@ -114,14 +122,55 @@ def ask_by_claims(
     return patch.operations
 
 
+def _refuse_forged_note(pod: Pod, named: Mapping[str, ClaimText]) -> None:
+    """Refuse a note of an entry for kube-scheduler where the pod has none."""
+    noted = pod.metadata.annotations.get(ANNOTATION_SCHEDULER_CLAIM, "")
+    if noted and not any(is_of_scheduler(each.devices) for each in named.values()):
+        raise BadInput(
+            field=f"metadata.annotations[{ANNOTATION_SCHEDULER_CLAIM}]",
+            value=noted,
+            detail="no entry of spec.resourceClaims names a ResourceClaim or template of class "
+            f"{dra.SCHEDULER_CLASS}: leave it out, admission writes it",
+        )
+
+
+def _ask_scheduler(
+    raw_pod: dict[str, Any],
+    pod: Pod,
+    entry: str,
+    named: Mapping[str, ClaimText],
+    config: ClusterConfig,
+) -> list[Operation]:
+    """Return the patch of a pod whose devices kube-scheduler allocates: its claim stays as it is.
+
+    Raises:
+        BadInput: Something cannot be honoured.
+    """
+    if len(named) > 1:
+        raise _several(named)
+    amounts = asked_of_scheduler(pod, entry, named[entry], config)
+    noted = pod.metadata.annotations.get(ANNOTATION_SCHEDULER_CLAIM)
+    if noted == entry and moved(pod, config).keys() == amounts.keys():
+        return []  # it was reviewed before; what is allocated is compared with the amounts later
+    patch = JsonPatch(raw_pod)
+    for place in each_container(pod):
+        _ask(place, amounts.get(place.name, {}), (), patch)
+    patch.set("metadata", "annotations", ANNOTATION_SCHEDULER_CLAIM, value=entry)
+    return patch.operations
+
+
+def _several(entries: Collection[str]) -> BadInput:
+    return BadInput.forbidden(
+        "spec.resourceClaims",
+        f"{', '.join(entries)} all ask for GPUs, and a pod gets them through one ResourceClaim: "
+        "write a request for each container in one",
+    )
+
+
 def _refuse_several(pod: Pod, templates: Collection[str], claims: Collection[str]) -> None:
     """Refuse a ResourceClaim next to any other request for devices: a pod may use only one way."""
     if claims and (len(claims) > 1 or templates):
-        raise BadInput.forbidden(
-            "spec.resourceClaims",
-            f"{', '.join([*claims, *templates])} all ask for GPUs, and a pod gets them through one "
-            "ResourceClaim: write a request for each container in one",
-        )
+        raise _several([*claims, *templates])
     if dra.POD_ENTRY in claims:
         raise BadInput(
             field="spec.resourceClaims",
@@ -151,7 +200,7 @@ def _ours(objects: Mapping[str, dict[str, Any]], *, are_templates: bool) -> dict
     for entry, obj in objects.items():
         spec = obj.get("spec") or {}
         devices = _devices(obj, (spec.get("spec") or {}) if are_templates else spec)
-        if is_ours(devices):
+        if is_ours(devices) or is_of_scheduler(devices):
             name = obj["metadata"]["name"]
             read[entry] = of_template(name, devices) if are_templates else of_claim(name, devices)
     return read

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from vgpu_api.errors import BadInput, Fault, shown
 from vgpu_api.field_errors import describe
-from vgpu_api.names import FINALIZER_IN_USE, OPERATOR_USER
+from vgpu_api.names import ANNOTATION_SCHEDULER_CLAIM, FINALIZER_IN_USE, OPERATOR_USER
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES
 from vgpu_api.vendors import kind_of
@@ -54,8 +54,19 @@ def validate_claim(
     with denying():
         _refuse_large(raw_claim, old)
         raw_spec = _spec_of(raw_claim)
+        if user != OPERATOR_USER and _mirrored(raw_claim) != _mirrored(old):
+            raise BadInput.forbidden(
+                f"metadata.annotations[{ANNOTATION_SCHEDULER_CLAIM}]",
+                "the operator alone writes it, on the claim of a pod whose GPUs kube-scheduler "
+                "allocates",
+            )
         if old is not None and _spec_of(old) == raw_spec:
             return
+        if old is not None and _mirrored(old):
+            raise BadInput.forbidden(
+                "spec",
+                "kube-scheduler counts what the pod's ResourceClaim says; create the pod anew",
+            )
         spec = _read(raw_claim, raw_spec)
         _refuse_what_the_schema_cannot_say(spec)
         if user != OPERATOR_USER:
@@ -63,6 +74,12 @@ def validate_claim(
         _refuse_priority_above(max_priority, spec, _spec_of(old))
         if old is not None and _is_allocated(old):
             _refuse_change_in_use(spec, old)
+
+
+def _mirrored(raw_claim: dict[str, Any] | None) -> str:
+    """Return the mark of a claim whose devices kube-scheduler has allocated; empty without."""
+    metadata = (raw_claim or {}).get("metadata") or {}
+    return str((metadata.get("annotations") or {}).get(ANNOTATION_SCHEDULER_CLAIM, ""))
 
 
 def claim_without_effect(raw_claim: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:

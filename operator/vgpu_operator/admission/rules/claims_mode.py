@@ -9,12 +9,18 @@ from vgpu_api import dra
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput, Fault
+from vgpu_api.names import ANNOTATION_SCHEDULER_CLAIM
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.vendors import kind_of
 from vgpu_operator.admission.rules.denial import denying
 from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import PodDemand
-from vgpu_operator.dialects.resource_claims import claim_of_pod, entry_of, requests_of
+from vgpu_operator.dialects.resource_claims import (
+    claim_of_pod,
+    entry_of,
+    is_of_scheduler,
+    requests_of,
+)
 
 _KUEUE_GATE = "kueue.x-k8s.io/admission"
 _KUEUE_MANAGED = "kueue.x-k8s.io/managed"
@@ -35,6 +41,7 @@ def refuse_without_claim(
         BadInput: Names the field, and what would be right.
     """
     if config.scheduling.mode != "Claims":
+        _refuse_note(pod)
         return
     _refuse_of_kueue(pod)
     spec = demand.spec if claim is None else claim.spec
@@ -63,17 +70,26 @@ def refuse_without_claim(
         )
 
 
+def _refuse_note(pod: Pod) -> None:
+    """Refuse a note that only admission in mode Claims writes."""
+    if is_of_scheduler(pod):
+        raise BadInput.forbidden(
+            f"metadata.annotations[{ANNOTATION_SCHEDULER_CLAIM}]",
+            "admission writes it, and in scheduling.mode Claims alone; leave it out",
+        )
+
+
 def _refuse_beside_claim(pod: Pod, containers: Sequence[str]) -> None:
     """Refuse a container that asks by resources in a pod that names a ResourceClaim for GPUs."""
     name, uses = claim_of_pod(pod), requests_of(pod)
-    if not name or entry_of(pod) == dra.POD_ENTRY:
+    if entry_of(pod) == dra.POD_ENTRY or not (name or is_of_scheduler(pod)):
         return
     for container in containers:
         if container not in uses:
             raise BadInput.forbidden(
                 "spec.containers",
                 f"container {container} asks by resources, and the GPUs of the pod come through "
-                f"ResourceClaim {name}: write a request for it there",
+                f"ResourceClaim {name or entry_of(pod)}: write a request for it there",
             )
 
 

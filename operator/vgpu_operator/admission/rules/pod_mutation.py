@@ -49,7 +49,7 @@ from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
 from vgpu_operator.dialects.moved import movable, moved, restored
 from vgpu_operator.dialects.reading import dialects, is_left_alone
-from vgpu_operator.dialects.resource_claims import claim_of_pod, entry_of
+from vgpu_operator.dialects.resource_claims import claim_of_pod, entry_of, is_of_scheduler
 from vgpu_operator.dialects.switched_off import amounts_without_devices
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -392,8 +392,10 @@ def _name_resource_claim(
 ) -> None:
     """Name a ResourceClaim in the pod, with one request for each container that gets devices.
 
-    A pod that names one of its author's is left as it is.
+    A pod that names one of its author's, or one that kube-scheduler allocates, is left as it is.
     """
+    if is_of_scheduler(pod):
+        return
     if claim_of_pod(pod) and entry_of(pod) != dra.POD_ENTRY:
         return
     if not claim_of_pod(pod):

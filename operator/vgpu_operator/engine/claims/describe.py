@@ -126,7 +126,7 @@ def describe_missing(key: ClaimKey, state: State) -> Effect | None:
         key=key,
         version="",
         status=status_with(None, spec, desired, unix=state.unix),
-        create=claim_for_pod(pod.pod, spec),
+        create=claim_for_pod(pod.pod, spec, entry=pod.scheduler_entry),
     )
 
 

@@ -419,7 +419,7 @@ def _make(key: ClaimKey, state: State) -> Effect | None:
         key=key,
         version="",
         status=status_with(None, held.spec, desired, unix=state.unix),
-        create=claim_for_pod(pod.pod, held.spec),
+        create=claim_for_pod(pod.pod, held.spec, entry=pod.scheduler_entry),
         allocation_id=held.allocation_id,
     )
 

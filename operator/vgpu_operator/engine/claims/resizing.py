@@ -32,6 +32,7 @@ def resized(claim: VGPUClaim, state: State) -> Allocation | None:
         or not was_changed(claim)
         or claim.metadata.deletion_timestamp is not None
         or state.reservations.of_claim(key_of(claim)) is not None
+        or claim.is_mirror
     ):
         return None
     desired = target(claim.spec, allocation)

@@ -14,7 +14,12 @@ from vgpu_api import conditions as condition_types
 from vgpu_api import quantity
 from vgpu_api.conditions import with_condition
 from vgpu_api.core import Pod
-from vgpu_api.names import API_VERSION, FINALIZER_IN_USE, pod_claim_name
+from vgpu_api.names import (
+    ANNOTATION_SCHEDULER_CLAIM,
+    API_VERSION,
+    FINALIZER_IN_USE,
+    pod_claim_name,
+)
 from vgpu_api.reasons import Reason
 from vgpu_api.resize import FIRST_GENERATION
 from vgpu_api.v1alpha1 import (
@@ -54,14 +59,22 @@ def summary(spec: VGPUClaimSpec) -> str:
     return " + ".join(parts)[:256]
 
 
-def claim_for_pod(pod: Pod, spec: VGPUClaimSpec) -> dict[str, Any]:
-    """Return the claim to create for a pod, owned by the pod and with our finalizer."""
+def claim_for_pod(pod: Pod, spec: VGPUClaimSpec, *, entry: str = "") -> dict[str, Any]:
+    """Return the claim to create for a pod, owned by the pod and with our finalizer.
+
+    Args:
+        pod: The pod.
+        spec: The claim's spec.
+        entry: The entry of the pod's `resourceClaims` that kube-scheduler allocates, if any.
+    """
+    marks = {"annotations": {ANNOTATION_SCHEDULER_CLAIM: entry}} if entry else {}
     return {
         "apiVersion": API_VERSION,
         "kind": "VGPUClaim",
         "metadata": {
             "name": pod_claim_name(pod.metadata.name, pod.metadata.uid),
             "namespace": pod.metadata.namespace,
+            **marks,
             "finalizers": [FINALIZER_IN_USE],
             "ownerReferences": [
                 {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from vgpu_api.core import Node
+from vgpu_api.names import ALLOCATOR_SCHEDULER, LABEL_ALLOCATOR
 from vgpu_api.v1alpha1 import Metadata
 from vgpu_api.vendors import kind_of, kinds
 from vgpu_operator.engine import events
@@ -18,6 +19,8 @@ from vgpu_operator.vendors import values_of
 
 TOO_MANY_DEVICES = "TooManyDevices"
 """The reason of the event on a node with more devices than can be used."""
+ALLOCATOR_CHANGED = "AllocatorChanged"
+"""The reason of the event on a node whose label changed while claims held its devices."""
 logger = logging.getLogger(__name__)
 
 
@@ -32,6 +35,29 @@ def node_observed(event: events.NodeObserved, state: State) -> None:
     if known is None or _readiness(known) != _readiness(node):
         _look_at_claims_on(state, name)
     review_agent(name, state)
+    if known is not None and _is_of_scheduler(known) != _is_of_scheduler(node):
+        _tell_of_allocator(state, node)
+
+
+def _is_of_scheduler(node: Node) -> bool:
+    return node.metadata.labels.get(LABEL_ALLOCATOR) == ALLOCATOR_SCHEDULER
+
+
+def _tell_of_allocator(state: State, node: Node) -> None:
+    """Record an event if claims of the former allocator are on a node whose label has changed."""
+    name, is_mirror = node.metadata.name, not _is_of_scheduler(node)
+    claims = (state.cache.claim(key) for key in state.cache.claims_on(name))
+    held = [each for each in claims if each is not None and each.is_mirror == is_mirror]
+    if not held:
+        return
+    who = "kube-scheduler" if is_mirror else "the operator"
+    then = (
+        "the operator allocates beside them"
+        if is_mirror
+        else "until they are gone, nobody allocates devices of this node"
+    )
+    note = f"claims that {who} allocated keep their devices ({len(held)}); {then}"
+    state.outbox.append(node_event(node, ALLOCATOR_CHANGED, note))
 
 
 def node_deleted(event: events.NodeDeleted, state: State) -> None:

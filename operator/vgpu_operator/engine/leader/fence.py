@@ -191,7 +191,7 @@ class Fence:
             *(
                 self._touch_resource_claim(each, decider)
                 for each in self.cache.resource_claims
-                if each.status.allocation is None
+                if each.status.allocation is None and not each.is_of_scheduler
             )
         )
 

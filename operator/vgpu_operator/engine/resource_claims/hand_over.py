@@ -92,7 +92,7 @@ def hand_over_bound(claim: VGPUClaim, state: State) -> Effect | None:
     pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
     if allocation is None or pod is None or not pod.resource_claim or not pod.is_running:
         return None
-    if pod.is_handed_over or pod.pod.spec.node_name != allocation.node_name:
+    if pod.is_of_scheduler or pod.is_handed_over or pod.pod.spec.node_name != allocation.node_name:
         return None
     if _is_busy(state, resource_claim_of(pod)) or _is_too_early(state, pod):
         return None

@@ -66,7 +66,7 @@ def concerned(state: State, key: ResourceKey, before: ResourceClaim | None) -> I
     that wait: there may be thousands behind it, which wait as before.
     """
     now = state.cache.resource_claims.get(key)
-    if dra.is_made_name(key.name):
+    if dra.is_made_name(key.name) or (now is not None and now.is_of_scheduler):
         yield from state.cache.pods_of_resource_claim(key)
         return
     held = (state.cache.pod(served(each)) for each in (before, now) if each is not None)

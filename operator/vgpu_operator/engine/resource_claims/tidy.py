@@ -40,7 +40,9 @@ def tidy_due(state: State) -> Iterator[list[Effect]]:
 def _tell_of_unserved(key: ResourceKey, state: State) -> None:
     """Record an event on a ResourceClaim of our classes that will never be allocated."""
     found, told = state.cache.resource_claims.get(key), state.resource_claims.told
-    if found is None or dra.is_made_name(key.name) or found.metadata.deletion_timestamp is not None:
+    if found is None or dra.is_made_name(key.name) or found.is_of_scheduler:
+        return
+    if found.metadata.deletion_timestamp is not None:
         return
     metadata = found.metadata
     if found.status.allocation is not None or told.get(key) == metadata.uid:
@@ -69,7 +71,7 @@ def _why_unserved(found: ResourceClaim, state: State) -> str:
 def _tidy(key: ResourceKey, state: State) -> WriteResourceClaim | None:
     """Return the write that a ResourceClaim needs; None if it is in order or has to wait."""
     found = state.cache.resource_claims.get(key)
-    if found is None or not _is_touched(found):
+    if found is None or found.is_of_scheduler or not _is_touched(found):
         return None
     claim_key = vgpu_claim_of(found)
     if state.cache.is_unreadable(claim_key) or claim_key in state.claims.writing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.resource_claims.mirror import mirror
 from vgpu_operator.engine.scheduling.gate import admit
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.requeue import requeue
@@ -20,6 +21,10 @@ def judge_pod(state: State, uid: str) -> None:
         admit(state, pod)
         return
     claim = state.cache.claim(pod.claim)
+    if pod.is_of_scheduler:
+        if _may_be_served(state, pod, claim):
+            mirror(state, pod)
+        return
     if not _may_be_served(state, pod, claim):
         return
     spec = _spec_for(state, pod, claim)

@@ -117,20 +117,24 @@ def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
 
 def keep_bound(state: State, pod: GPUPod, claim: VGPUClaim) -> None:
     """Reserve the devices of a bound pod whose claim is gone, until a new claim shows them."""
-    allocation = claim.status.allocation
-    assert allocation is not None
+    assert claim.status.allocation is not None
+    take_as_given(state, pod, claim.spec, claim.status.allocation)
+
+
+def take_as_given(state: State, pod: GPUPod, spec: VGPUClaimSpec, allocation: Allocation) -> None:
+    """Reserve devices that a bound pod has without a decision, until its own claim shows them."""
     reservation = Reservation(
-        key=key_of(claim),
+        key=pod.claim,
         pod_uid=pod.uid,
         node=allocation.node_name,
         number=_number(state.ledger.columns, allocation.node_name),
         phase=Phase.BOUND,
         until=None,
         priority=pod.priority,
-        spec=claim.spec,
+        spec=spec,
         allocation=allocation,
-        reserved_for=claim.status.reserved_for,
-        assumption=state.ledger.assume(key_of(claim), claim.spec, allocation, scopes=pod.scopes),
+        reserved_for=pod.reserved_for,
+        assumption=state.ledger.assume(pod.claim, spec, allocation, scopes=pod.scopes),
     )
     _put(state, reservation, pod)
 
