@@ -7,7 +7,7 @@ since some may be left of a former one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -56,7 +56,11 @@ Amounts = tuple[Fraction, Fraction] | None
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A ResourceClaim with our finalizer or a device of our driver."""
+    """A ResourceClaim with our finalizer or a device of our driver.
+
+    If kube-scheduler allocates it, the operator writes nothing on it: `claim` and `pod_uid` are
+    then those of the VGPUClaim that names it, and the shares are without kube-scheduler's ids.
+    """
 
     key: Key
     uid: str
@@ -66,6 +70,7 @@ class Shown:
     claim: str
     pod_uid: str
     consumers: tuple[tuple[str, str], ...]
+    is_of_scheduler: bool
     sole: str
     """Its first request: a VGPUClaim that has only one may leave out the container's name."""
 
@@ -110,6 +115,7 @@ async def _look(api: Api, node: str | None) -> tuple[int, list[ClaimFinding]]:
     listed = (await api.list(RESOURCE_CLAIMS)).items
     shown = [_read(raw) for raw in listed if _is_touched(raw)]
     claims = [VGPUClaim.read(raw) for raw in (await api.list(VGPU_CLAIMS)).items]
+    shown = [_mirrored(each, claims) if each.is_of_scheduler else each for each in shown]
     awaited = await _awaited(api, {each.key[0] for each in shown if not each.shares})
     shown = [each for each in shown if node is None or node in each.nodes]
     found = [
@@ -117,6 +123,17 @@ async def _look(api: Api, node: str | None) -> tuple[int, list[ClaimFinding]]:
         *_unshown(claims, {raw["metadata"]["uid"] for raw in listed}, node),
     ]
     return len(shown), sorted(found, key=lambda each: (each.subject, each.reason))
+
+
+def _mirrored(shown: Shown, claims: Iterable[VGPUClaim]) -> Shown:
+    """Return a ResourceClaim that kube-scheduler allocates, with the VGPUClaim that repeats it."""
+    for claim in claims:
+        allocation, reserved = claim.status.allocation, claim.status.reserved_for
+        if allocation is not None and allocation.resource_claim_uid == shown.uid:
+            uid = "" if reserved is None else reserved.pod_uid
+            return replace(shown, claim=claim.metadata.name, pod_uid=uid)
+    first = next((uid for _, uid in shown.consumers), "")
+    return replace(shown, pod_uid=first)
 
 
 def _of_shown(
@@ -254,11 +271,17 @@ def _read(raw: Mapping[str, Any]) -> Shown:
     metadata = raw["metadata"]
     annotations = metadata.get("annotations") or {}
     consumers = (raw.get("status") or {}).get("reservedFor") or []
+    is_of_scheduler = any(
+        (each.get("exactly") or {}).get("deviceClassName") == dra.SCHEDULER_CLASS
+        for each in ((raw.get("spec") or {}).get("devices") or {}).get("requests") or ()
+    )
     return Shown(
         key=(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         shares={
-            ShownShare(each["pool"], each["device"], each.get("shareID", "")): _consumed(each)
+            ShownShare(
+                each["pool"], each["device"], "" if is_of_scheduler else each.get("shareID", "")
+            ): _consumed(each)
             for each in _results(raw)
         },
         is_going="deletionTimestamp" in metadata,
@@ -267,6 +290,7 @@ def _read(raw: Mapping[str, Any]) -> Shown:
         pod_uid=annotations.get(ANNOTATION_POD_UID, ""),
         consumers=tuple((each["name"], each["uid"]) for each in consumers),
         sole=next((each["request"] for each in _results(raw)), ""),
+        is_of_scheduler=is_of_scheduler,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from claims_world import admitted, bind, replica
 from memory_api import MemoryApi
+from scheduler_world import a_world, allocated, asking
 from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS, Resource
 from vgpu_client.errors import NotFound
 from vgpu_operator.cli.audit_resource_claims import compare
@@ -218,3 +219,26 @@ async def test_a_cluster_that_does_not_serve_the_kind_has_none() -> None:
             raise NotFound("not served", status=404, reason="NotFound")
 
     assert await compare(Older()) is None  # type: ignore[arg-type]
+
+
+async def by_kube_scheduler() -> Listed:
+    """Return a cluster with a pod that is bound by a ResourceClaim of kube-scheduler's."""
+    world = a_world()
+    allocated(world, asking(world, memory="8Gi", cores=50))
+    await world.settle()
+    return Listed(world.api)
+
+
+async def test_nothing_is_said_about_what_kube_scheduler_allocated_and_the_operator_repeats() -> (
+    None
+):
+    cluster = await by_kube_scheduler()
+    assert await cluster.audited() == []
+
+
+async def test_what_kube_scheduler_allocated_and_no_vgpuclaim_repeats_is_named() -> None:
+    cluster = await by_kube_scheduler()
+    cluster.result()["device"] = "gpu-7"
+    assert [reason for reason, _ in await cluster.audited()] == ["ResourceClaimDiffers"]
+    del cluster.only(VGPU_CLAIMS)["status"]["allocation"]
+    assert [reason for reason, _ in await cluster.audited()] == ["AllocationUnbacked"]
