@@ -171,7 +171,7 @@ class Replay:
                     or _only_named(before, claim)
                 )
             )
-            if pod and in_use and not kept:
+            if pod and in_use and not kept and not _was_unprepared(before, pod):
                 breaches.append(f"claim {name} was freed while pod {pod.metadata.name} had it")
         return breaches
 
@@ -208,6 +208,20 @@ def _only_init_moved(before: VGPUClaim, after: VGPUClaim, pod: Pod) -> bool:
 def _without(allocation: Allocation, devices: list[AllocatedDevice]) -> Allocation:
     left = [device for device in allocation.devices if device not in devices]
     return allocation.model_copy(update={"devices": left})
+
+
+def _was_unprepared(before: VGPUClaim, pod: Pod) -> bool:
+    """Return True if the agent has reported the devices of a pod's ResourceClaim free.
+
+    The kubelet unprepares once no container runs, and tells of the pod's end after that.
+    """
+    allocation, released = before.status.allocation, before.status.released
+    return (
+        bool(pod.spec.resource_claims)
+        and allocation is not None
+        and released is not None
+        and released.allocation_id == allocation.id
+    )
 
 
 def _only_named(before: VGPUClaim, after: VGPUClaim) -> bool:

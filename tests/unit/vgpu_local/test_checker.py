@@ -19,7 +19,14 @@ from builders import (
 )
 from vgpu_api.core import Pod
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.v1alpha1 import Condition, InitReleased, ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_api.v1alpha1 import (
+    Condition,
+    InitReleased,
+    Released,
+    ReservedFor,
+    VGPUClaim,
+    VGPUClaimStatus,
+)
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.checker import breaches, excesses
 
@@ -191,6 +198,54 @@ def test_a_claim_of_another_pod_of_the_same_name_backs_no_binding() -> None:
 def test_a_claim_freed_under_its_pod_is_found(end: WriteEvent) -> None:
     history = [pod_was(1), claim_was(2, granted()), pod_was(3, node=NODE), end]
     assert "claim c was freed while pod p had it (4)" in breaches(history)
+
+
+# In mode Claims.
+
+
+def by_resource_claim(version: int, **fields: Any) -> WriteEvent:
+    """Return a write of the pod of `granted`, which names a ResourceClaim."""
+    raw = orjson.loads(pod_was(version, **fields).raw)
+    raw["spec"]["resourceClaims"] = [{"name": "vgpu", "resourceClaimName": "vgpu-0"}]
+    return WriteEvent("MODIFIED", "pods", version, orjson.dumps(raw))
+
+
+def with_status(**changed: Any) -> VGPUClaim:
+    claim = granted()
+    return claim.model_copy(update={"status": claim.status.model_copy(update=changed)})
+
+
+def test_a_claim_that_names_its_resource_claim_late_is_not_freed() -> None:
+    allocation = granted().status.allocation
+    assert allocation is not None
+    named = allocation.model_copy(update={"resource_claim_uid": "uid"})
+    other = allocation.model_copy(update={"resource_claim_uid": "another"})
+    history = [
+        by_resource_claim(1),
+        claim_was(2, granted()),
+        by_resource_claim(3, node=NODE),
+        claim_was(4, with_status(allocation=named)),
+    ]
+    assert breaches(history) == []
+    history.append(claim_was(5, with_status(allocation=other)))
+    assert breaches(history) == ["claim c was freed while pod p had it (5)"]
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_claim_is_freed_before_its_pod_shows_its_end_only_if_the_agent_says_so(
+    *, is_reported: bool
+) -> None:
+    allocation = granted().status.allocation
+    assert allocation is not None
+    said = Released(allocation_id=allocation.id) if is_reported else None
+    history = [
+        by_resource_claim(1),
+        claim_was(2, granted()),
+        by_resource_claim(3, node=NODE),
+        claim_was(4, with_status(released=said)),
+        claim_was(5, with_status(allocation=None)),
+    ]
+    assert bool(breaches(history)) is not is_reported
 
 
 # Init containers give back what they had, and may need it again.
