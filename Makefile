@@ -102,8 +102,8 @@ chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: 
 chaos-agent: setup  ## kill an agent KILLS= times while PODS= pods start and end -> build/chaos/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/agent_kills.py --seed $(SEED) --kills $(or $(KILLS),200) --pods $(or $(PODS),500)
 
-soak: setup  ## create and delete pods for MINUTES= (120), at least PODS= (20,000); nothing may grow -> build/soak.json
-	@$(BIN)/python -m vgpu_local.soak --minutes $(or $(MINUTES),120) --pods $(or $(PODS),20000)
+soak: setup $(if $(filter claims,$(MODE)),control-plane)  ## create and delete pods for MINUTES= (120), at least PODS= (20,000), also in MODE=claims; nothing may grow -> build/soak.json
+	@$(BIN)/python -m vgpu_local.soak --minutes $(or $(MINUTES),120) --pods $(or $(PODS),20000) --mode $(or $(MODE),extender)
 
 control-plane: $(SETUP)  ## build a real Kubernetes control plane, and Helm for the chart, into the cache (once)
 	@bash tests/cluster/build.sh

@@ -63,13 +63,15 @@ class RealServer:
         faults: The faults to inject, which affect our programs only.
     """
 
-    def __init__(self, proxy: FaultProxy, api: Api, loop: BackgroundLoop) -> None:
+    def __init__(
+        self, proxy: FaultProxy, api: Api, loop: BackgroundLoop, *, keeps: bool = True
+    ) -> None:
         """Start to record writes, but those of our own kinds only after `furnished`."""
         self.faults = proxy.faults
         self._proxy = proxy
         self._api = api
         self._loop = loop
-        self._recorder = Recorder(api, _RECORDED)
+        self._recorder = Recorder(api, _RECORDED, keeps=keeps)
         self._tasks: list[asyncio.Task[None]] = []
 
     def furnished(self) -> None:
@@ -119,6 +121,7 @@ class RealControlPlane:
     Args:
         options: The control plane's version, feature gates and other options.
         seed: The seed that decides which requests a fault with a share affects.
+        listener: Called with each write from the first on; the server keeps no history then.
     """
 
     def __init__(
@@ -126,9 +129,11 @@ class RealControlPlane:
         options: Options = Options(),  # noqa: B008 - immutable
         *,
         seed: int = 0,
+        listener: Callable[[WriteEvent], None] | None = None,
     ) -> None:
         self._plane = ControlPlane(options)
         self._seed = seed
+        self._listener = listener
         self._proxy: FaultProxy | None = None
         self._server: RealServer | None = None
 
@@ -156,7 +161,9 @@ class RealControlPlane:
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
         """Create the server, which reads objects through this client."""
         assert self._proxy is not None, "the control plane was not started"
-        self._server = RealServer(self._proxy, api, loop)
+        self._server = RealServer(self._proxy, api, loop, keeps=self._listener is None)
+        if self._listener is not None:
+            self._server.subscribe(self._listener)
 
     def furnished(self) -> None:
         """Start the controllers, and to record writes of our kinds."""

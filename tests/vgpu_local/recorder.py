@@ -28,10 +28,12 @@ class Recorder:
     Args:
         api: A client that is connected to the server without any proxy.
         resources: The kinds to record.
+        keeps: False to tell listeners of each write, and to keep none.
     """
 
-    def __init__(self, api: Api, resources: Sequence[Resource]) -> None:
+    def __init__(self, api: Api, resources: Sequence[Resource], *, keeps: bool = True) -> None:
         self._api = api
+        self._keeps = keeps
         self._resources = resources
         self._events: list[WriteEvent] = []
         self._listeners: list[Callable[[WriteEvent], None]] = []
@@ -101,7 +103,8 @@ class Recorder:
         version = int(obj["metadata"]["resourceVersion"])
         event = WriteEvent(what, plural(resource), version, orjson.dumps(obj))
         with self._lock:
-            self._events.append(event)
+            if self._keeps:
+                self._events.append(event)
             listeners = list(self._listeners)
         for listener in listeners:
             listener(event)

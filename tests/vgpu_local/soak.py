@@ -28,13 +28,15 @@ from vgpu_api.resources import PODS
 from vgpu_client.errors import NotFound
 from vgpu_local.apiserver import ApiServer
 from vgpu_local.apiserver.storage import WriteEvent
+from vgpu_local.chaos import handed_over
 from vgpu_local.chaos.remains import remains
 from vgpu_local.checker import Replay, Sums
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.foundation import Server, StandIn
+from vgpu_local.foundation import Foundation, StandIn
 from vgpu_local.nodes import a100_node, t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.programs import ROOT
+from vgpu_local.real_cluster import RealControlPlane
 from vgpu_local.steps import a_container, a_pod, create
 
 MOST_GROWTH = 0.05
@@ -119,15 +121,18 @@ class Load:
 class Checks:
     """A check of every write from the first one on, which keeps none of them.
 
-    Args:
-        server: The API server, which must not have been started, so that no write is missed.
+    `saw` must see each write of the API server from the first on.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self) -> None:
         self._unseen: deque[WriteEvent] = deque()
         self._sums = Sums()
         self._replay = Replay("nvidia.com/gpu")
-        server.subscribe(self._unseen.append)  # in the server's thread, which has its own work
+        self._handed_over = handed_over.Replay()
+
+    def saw(self, write: WriteEvent) -> None:
+        """Note a write; called in the server's thread, which has its own work."""
+        self._unseen.append(write)
 
     def look(self, verdict: Verdict) -> None:
         """Check the writes since the last call."""
@@ -135,7 +140,7 @@ class Checks:
             write = self._unseen.popleft()
             verdict.writes += 1
             verdict.faults += [f"over-allocated: {excess}" for excess in self._sums(write)]
-            verdict.faults += self._replay(write)
+            verdict.faults += [*self._replay(write), *self._handed_over(write)]
 
 
 def growth(samples: Sequence[Sample], *, most: float = MOST_GROWTH) -> list[str]:
@@ -257,6 +262,19 @@ def _left(cluster: LocalCluster) -> list[str]:
     return [f"left: {what}" for what in left]
 
 
+def _built(mode: str, checks: Checks) -> tuple[ClusterOptions, Foundation]:
+    """Return the options and the foundation of a cluster whose writes are checked."""
+    if mode == "claims":
+        options = ClusterOptions(config={"scheduling": {"mode": "Claims"}}, operators=2, webhooks=1)
+        return options, RealControlPlane(listener=checks.saw)
+    options = ClusterOptions(operators=2, webhooks=1)
+    server = ApiServer(remembered=_CHANGES_REMEMBERED, history_kept=0, event_ttl_s=_EVENTS_STAY_S)
+    server.subscribe(checks.saw)
+    return options, StandIn(
+        server=server, scheduler_names=options.scheduler_names, backoff=options.backoff
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the soak test; return 1 if it found a fault."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
@@ -269,17 +287,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="from one pod to the next; by default what --pods and --minutes come to, less a sixth",
     )
+    parser.add_argument(
+        "--mode",
+        choices=["extender", "claims"],
+        default="extender",
+        help="claims: by ResourceClaims, on a real control plane",
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak.json")
     given = parser.parse_args(arguments)
     seconds = 60 * given.minutes
     each_s = pace(pods=given.pods, seconds=seconds) if given.every is None else given.every
     load = Load(given.pods, seconds, given.at_once, each_s, looks=64)
-    options = ClusterOptions(operators=2, webhooks=1)
-    server = ApiServer(remembered=_CHANGES_REMEMBERED, history_kept=0, event_ttl_s=_EVENTS_STAY_S)
-    checks = Checks(server)
-    foundation = StandIn(
-        server=server, scheduler_names=options.scheduler_names, backoff=options.backoff
-    )
+    checks = Checks()
+    options, foundation = _built(given.mode, checks)
     with LocalCluster([t4_node("one"), a100_node("two")], options, foundation) as cluster:
         verdict = soak(cluster, checks, load, report=lambda sample: print(sample, flush=True))
     given.out.parent.mkdir(parents=True, exist_ok=True)

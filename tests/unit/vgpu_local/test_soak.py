@@ -67,7 +67,8 @@ class Writes:
 
 def test_a_device_that_held_too_much_between_two_looks_is_found():
     server, verdict = Writes(), Verdict()
-    checks = Checks(server)
+    checks = Checks()
+    server.subscribe(checks.saw)
     server.write("gpudevices", a_device(memory_mib=10_000, slots=10), 1)
     checks.look(verdict)
     holding = an_allocation(an_allocated_device(memory_mib=6000))
@@ -86,7 +87,8 @@ def test_a_device_that_held_too_much_between_two_looks_is_found():
 @pytest.mark.timeout(240)
 def test_a_short_soak_ends_with_every_pod_run_and_nothing_left():
     options, server = ClusterOptions(lease_s=4), ApiServer(history_kept=0)
-    checks, seen = Checks(server), []
+    checks, seen = Checks(), []
+    server.subscribe(checks.saw)
     foundation = StandIn(
         server=server, scheduler_names=options.scheduler_names, backoff=options.backoff
     )

@@ -50,7 +50,7 @@ def breaches(history: Iterable[WriteEvent]) -> list[str]:
     allocation under a pod that is bound and goes on. A pod is bound only while a VGPUClaim gives it
     devices on that node. What the claims of pods that go on consume fits each device.
     """
-    replay = _Replay()
+    replay = Replay()
     return [f"{each} ({write.resource_version})" for write in history for each in replay(write)]
 
 
@@ -100,8 +100,8 @@ def _of_claim(claim: VGPUClaim, shown: Mapping[str, Raw], pods: Mapping[str, Pod
         yield f"pod {pod.metadata.name} is bound, and its ResourceClaim shows nothing"
 
 
-class _Replay:
-    """Pods, claims and devices after each write."""
+class Replay:
+    """Pods, claims and devices after each write, and all that VGPUClaims ever gave."""
 
     def __init__(self) -> None:
         self._pods: dict[str, Pod] = {}
@@ -151,6 +151,7 @@ class _Replay:
         uid = pod.metadata.uid
         before = self._pods.pop(uid, None)
         if is_gone:
+            self._init_over.discard(uid)
             return
         self._pods[uid] = pod
         if _has_ended_init(raw):
