@@ -8,14 +8,14 @@ an error that says whether they took effect (`errors.py`). Reads are retried (`r
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from vgpu_api.resources import PODS, Resource
 from vgpu_client.connection import login
+from vgpu_client.exchange import Http
 from vgpu_client.reads import Each, Listing, Reads, selectors
-from vgpu_client.session import open_session
 from vgpu_client.transport import Manner, Object, Transport, WriteBudget
 
 WRITE_TIMEOUT_S = 15.0
@@ -44,20 +44,27 @@ class Api:
         kubeconfig: str | None = None,
         context: str | None = None,
         manner: Manner | None = None,
+        *,
+        open_http: Callable[[], AbstractAsyncContextManager[Http]] | None = None,
     ) -> AsyncIterator[Api]:
-        """Log in (see `connection.login`) and hold a session open.
+        """Log in (see `connection.login`) and hold connections open.
 
         Args:
             kubeconfig: Path of a kubeconfig.
             context: The context in it; None for its current one.
             manner: In whose name and for how long requests are made.
+            open_http: Opens what sends the requests; None: aiohttp.
 
         Raises:
             LoginError: No usable credentials.
         """
+        if open_http is None:
+            from vgpu_client.session import open_pooled_http  # aiohttp takes 0.2 s to load
+
+            open_http = open_pooled_http
         connection = await login(kubeconfig, context)
-        async with open_session() as session:
-            yield cls(Transport(session, connection, manner=manner))
+        async with open_http() as http:
+            yield cls(Transport(http, connection, manner=manner))
 
     def within(self, budget: WriteBudget) -> Api:
         """Return this client with a limit on writes, for a caller whose right to write may end.

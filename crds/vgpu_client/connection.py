@@ -1,9 +1,10 @@
 """Connect to the API server: address, trust and credentials, from wherever the cluster has them.
 
 A pod's service account and ordinary kubeconfigs are read here, because every process of the project
-starts with them. Exec plugins and identity providers are left to kubernetes-asyncio
-(`plugin_credentials.py`). Credentials are kept fresh: token files are read every minute, plugin
-tokens are renewed before they expire, and everything is loaded again when the server answers 401.
+starts with them, and so are the programs that give credentials (`exec_plugin.py`). The former
+identity providers (`auth-provider`) are left to kubernetes-asyncio (`provider_credentials.py`).
+Credentials are kept fresh: token files are read every minute, tokens of programs are renewed before
+they expire, and everything is loaded again when the server answers 401.
 """
 
 from __future__ import annotations
@@ -162,13 +163,30 @@ class _KubeconfigCredentials:
 
     async def _credentials(self, found: Context) -> tuple[Credentials, ClientCertificate | None]:
         own = client_certificate(found.user)
-        if found.user.exec is None and found.user.auth_provider is None:
+        if found.user.auth_provider is not None:
+            return await _of_provider(self._files, found), own
+        if found.user.exec is None:
             return in_kubeconfig(found.user), own
-        from vgpu_client.plugin_credentials import PluginCredentials  # takes half a second
+        from vgpu_client.exec_plugin import ExecPlugin  # few kubeconfigs need it
 
-        plugin = PluginCredentials(self._files, found.name)
+        plugin = ExecPlugin(found.user.exec, found.cluster)
         await plugin.renew()
         return plugin, plugin.certificate() or own
+
+
+async def _of_provider(files: str, found: Context) -> Credentials:
+    try:
+        # takes half a second, and `kubectl vgpu` is installed without its library
+        from vgpu_client.provider_credentials import ProviderCredentials
+    except ModuleNotFoundError as error:
+        name = (found.user.auth_provider or {}).get("name", "")
+        raise LoginError(
+            f"kubeconfig {files}: user.auth-provider: Unsupported value: {name!r}: use an exec "
+            "plugin, such as kubelogin"
+        ) from error
+    provider = ProviderCredentials(files, found.name)
+    await provider.renew()
+    return provider
 
 
 def _tls(cluster: ServerEntry, certificate: ClientCertificate | None) -> ssl.SSLContext | None:

@@ -24,7 +24,7 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 
 
 class _KubeconfigEntry(BaseModel):
-    """A part of a kubeconfig; what only other programs read (`extensions`) is not kept."""
+    """A part of a kubeconfig."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -42,6 +42,7 @@ class ServerEntry(_KubeconfigEntry):
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
     proxy_url: str = ""
+    extensions: list[dict[str, Any]] = []
 
 
 class UserEntry(_KubeconfigEntry):
@@ -185,7 +186,13 @@ def _named(content: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, 
 
 def _absolute(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the entry with absolute paths: they are relative to the file that has them."""
-    paths = {name: str(folder / str(entry[name])) for name in _PATHS if entry.get(name)}
+    paths: dict[str, Any] = {
+        name: str(folder / str(entry[name])) for name in _PATHS if entry.get(name)
+    }
+    plugin = entry.get("exec")
+    # A command without a slash is looked up in PATH.
+    if isinstance(plugin, dict) and os.sep in str(plugin.get("command") or ""):
+        paths["exec"] = {**plugin, "command": str(folder / plugin["command"])}
     return {**entry, **paths}
 
 

@@ -13,9 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, MutableSequence, 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import orjson
-
 from vgpu_api.resources import Resource
+from vgpu_client import json_text
 from vgpu_client.errors import (
     Gone,
     ServerError,
@@ -145,7 +144,7 @@ def selectors(*, label: str | None, field: str | None) -> Mapping[str, str]:
 
 def _event(line: bytes) -> Object:
     try:
-        event: Object = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        event: Object = json_text.loads(line)
+    except ValueError as error:
         raise StreamBroken(f"an event is not JSON: {error}") from error
     return event

@@ -1,7 +1,4 @@
-"""The HTTP session of a client: it makes the sockets, and ends with none of them open.
-
-It is separate from the exchanges (`transport.py`), which only use connections.
-"""
+"""HTTP over aiohttp: a session makes the sockets, and ends with none of them open."""
 
 from __future__ import annotations
 
@@ -13,13 +10,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
+from yarl import URL
+
+from vgpu_client.exchange import DIAL_S, READ_BUFFER, USER_AGENT, Limits, Request, keep_alive
 
 _CONNECTIONS = 256
-_READ_BUFFER = 2**20
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""A watch whose server is gone without a word ends after 25 s; a bookmark is missed after 90 s.
-Linux has these options, macOS not all of them.
-"""
 
 
 class Sockets:
@@ -36,10 +31,7 @@ class Sockets:
         """Make a socket for an address, as the connector asks for one."""
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEP_ALIVE.items():
-            if hasattr(socket, name):
-                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        keep_alive(made)
         self._made.add(made)
         return made
 
@@ -66,11 +58,86 @@ async def open_session(
     connector = aiohttp.TCPConnector(
         limit=_CONNECTIONS, socket_factory=sockets, ssl=True if tls is None else tls
     )
-    always = {"User-Agent": "vgpu", **(headers or {})}  # the field manager of writes that name none
+    always = {"User-Agent": USER_AGENT, **(headers or {})}
     try:
         async with aiohttp.ClientSession(
-            connector=connector, headers=always, read_bufsize=_READ_BUFFER
+            connector=connector, headers=always, read_bufsize=READ_BUFFER
         ) as session:
             yield session
     finally:
         await sockets.closed()
+
+
+@asynccontextmanager
+async def open_pooled_http() -> AsyncIterator[PooledHttp]:
+    """Send requests for the duration of the block; no connection is open afterwards."""
+    async with open_session() as session:
+        yield PooledHttp(session)
+
+
+class PooledHttp:
+    """Sends requests over the connections of a session.
+
+    Args:
+        session: The session.
+    """
+
+    unsent: tuple[type[Exception], ...] = (
+        aiohttp.ClientConnectorError,
+        aiohttp.ConnectionTimeoutError,
+    )
+    failures: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, TimeoutError)
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def send(self, request: Request, limits: Limits) -> _Answer:
+        """Send a request, and return the response once its headers are there."""
+        connect_s = limits.connect_s
+        timeout = aiohttp.ClientTimeout(
+            total=limits.total_s,
+            connect=connect_s,
+            sock_connect=DIAL_S if connect_s is None else min(DIAL_S, connect_s),
+            sock_read=limits.silence_s,
+        )
+        found = await self._session.request(
+            request.method,
+            URL(request.url).with_query(request.params),
+            data=request.body,
+            headers=request.headers,
+            timeout=timeout,
+            ssl=request.tls or True,
+            server_hostname=request.server_name,
+            proxy=request.proxy,
+            allow_redirects=False,
+        )
+        return _Answer(found)
+
+
+class _Answer:
+    """A response whose headers have arrived."""
+
+    def __init__(self, found: aiohttp.ClientResponse) -> None:
+        self.status = found.status
+        self._found = found
+
+    def header(self, name: str) -> str:
+        """Return a header; empty if there is none."""
+        return self._found.headers.get(name, "")
+
+    async def read(self) -> bytes:
+        """Return the whole body; the connection may then be used again."""
+        return await self._found.read()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives."""
+        return self._found.content.iter_any().__aiter__()
+
+    async def hang_up(self) -> None:
+        """Close the connection in the middle of the response; after its end, do nothing."""
+        connection = self._found.connection
+        # Do not wait for TLS shutdown: the server may keep talking.
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+        self._found.close()
+        await asyncio.sleep(0)  # the socket closes in the loop's next iteration

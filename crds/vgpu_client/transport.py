@@ -4,25 +4,23 @@ It is separate from the verbs (`api.py`) because its one subject is hard enough:
 every way in which an exchange can fail, if a write was done, was not done, or may have been done.
 aiohttp itself resends a PUT or DELETE if a kept-alive connection turns out to be dead, and then
 reports the outcome of the second attempt. So writes that must be exact are PATCH and POST.
+The exchange itself is made by an `Http` (`exchange.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import aiohttp
-import orjson
-from yarl import URL
-
+from vgpu_client import json_text
 from vgpu_client.connection import Connection
 from vgpu_client.errors import ServerError, StreamBroken, Unknown, Unreachable, error_from_status
+from vgpu_client.exchange import Answer, ExchangeError, Http, Limits, Request
 
 Object: TypeAlias = dict[str, Any]
 """An object of the API as it is on the wire."""
@@ -31,7 +29,6 @@ Params: TypeAlias = Mapping[str, str]
 
 # A response may arrive this much later than the server's own limit.
 _GRACE_S = 2.0
-_CONNECT_S = 10.0
 # A write with less time left than this is not started.
 _SHORTEST_S = 0.25
 
@@ -81,10 +78,10 @@ class NoLimit:
 
 
 class Transport:
-    """Sends requests over one session; owned by `Api`.
+    """Sends requests, and says what became of them; owned by `Api`.
 
     Args:
-        session: The HTTP session.
+        http: Makes the exchanges.
         connection: The server's address and our credentials.
         budget: The time within which every write must land.
         manner: In whose name and for how long requests are made.
@@ -92,25 +89,25 @@ class Transport:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        http: Http,
         connection: Connection,
         *,
         budget: WriteBudget = NoLimit(),  # noqa: B008 - has no state
         manner: Manner | None = None,
     ) -> None:
-        self._session = session
+        self._http = http
         self._connection = connection
         self._budget = budget
         self._manner = manner or Manner()
 
     def within(self, budget: WriteBudget) -> Transport:
         """Return the same transport for writes that must land within the budget."""
-        return Transport(self._session, self._connection, budget=budget, manner=self._manner)
+        return Transport(self._http, self._connection, budget=budget, manner=self._manner)
 
     def acting_as(self, user: str) -> Transport:
         """Return the same transport with requests in another user's name."""
         manner = Manner(user=user, limit_s=self._manner.limit_s)
-        return Transport(self._session, self._connection, budget=self._budget, manner=manner)
+        return Transport(self._http, self._connection, budget=self._budget, manner=manner)
 
     @property
     def is_limited(self) -> bool:
@@ -131,7 +128,7 @@ class Transport:
         try:
             limit_s = min(timeout_s, self._manner.limit_s)
             return await self._exchange("GET", path, params, None, "", limit_s)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except self._http.failures as error:
             raise Unreachable(f"GET {path}: {_why(error)}") from error
 
     async def write(
@@ -160,14 +157,14 @@ class Transport:
             raise Unreachable(f"{method} {path}: no time left to write")
         timeout_s = min(timeout_s, half_s, self._manner.limit_s)
         params = {**params, "timeout": f"{max(1, int(timeout_s * 1000))}ms"}
-        data = orjson.dumps(body)
+        data = json_text.dumps(body)
         try:
             return await self._exchange(
                 method, path, params, data, content_type, timeout_s + _GRACE_S, connect_s=half_s
             )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        except self._http.unsent as error:
             raise Unreachable(f"{method} {path}: {_why(error)}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except self._http.failures as error:
             raise Unknown(f"{method} {path}: {_why(error)}") from error
         except ServerError as error:
             if error.status == 504:
@@ -185,17 +182,17 @@ class Transport:
             StreamBroken: The stream broke or fell silent. Its proper end is not an error.
             ApiError: The server refused.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=inactivity_s)
+        limits = Limits(silence_s=inactivity_s)
         opened = False
         try:
-            async with await self._request("GET", path, params, None, "", timeout) as answer:
+            answer = await self._request("GET", path, params, None, "", limits)
+            try:
                 await _raise_refusal(answer)
                 opened = True
-                try:
-                    yield _lines(answer.content)
-                finally:
-                    await _hang_up(answer)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                yield _lines(answer.chunks())
+            finally:
+                await answer.hang_up()
+        except self._http.failures as error:
             kind = StreamBroken if opened else Unreachable
             raise kind(f"watch {path}: {_why(error)}") from error
 
@@ -210,24 +207,19 @@ class Transport:
         *,
         connect_s: float = float("inf"),
     ) -> Object:
-        timeout = aiohttp.ClientTimeout(
-            total=timeout_s,
-            connect=min(connect_s, timeout_s),
-            sock_connect=min(_CONNECT_S, connect_s, timeout_s),
-        )
-        answer = await self._request(method, path, params, data, content_type, timeout)
+        limits = Limits(connect_s=min(connect_s, timeout_s), total_s=timeout_s)
+        answer = await self._request(method, path, params, data, content_type, limits)
         if answer.status == 401:
-            answer.release()
+            await answer.read()
             await self._connection.credentials.renew()
-            answer = await self._request(method, path, params, data, content_type, timeout)
-        async with answer:
-            await _raise_refusal(answer)
-            text = await answer.read()
-            try:
-                decoded: Object = orjson.loads(text)
-            except orjson.JSONDecodeError as error:  # a proxy in between answered
-                raise ServerError(f"not JSON: {text[:80]!r}", status=answer.status) from error
-            return decoded
+            answer = await self._request(method, path, params, data, content_type, limits)
+        await _raise_refusal(answer)
+        text = await answer.read()
+        try:
+            decoded: Object = json_text.loads(text)
+        except ValueError as error:  # a proxy in between answered
+            raise ServerError(f"not JSON: {text[:80]!r}", status=answer.status) from error
+        return decoded
 
     async def _request(
         self,
@@ -236,50 +228,41 @@ class Transport:
         params: Params,
         data: bytes | None,
         content_type: str,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the session enforces it
-    ) -> aiohttp.ClientResponse:
+        limits: Limits,
+    ) -> Answer:
         ours = await self._connection.credentials.headers()
         headers = [("Accept", "application/json"), *ours.items(), *self._manner.headers()]
         if content_type:
             headers.append(("Content-Type", content_type))
-        tls: ssl.SSLContext | bool = self._connection.tls or True
-        sent = time.monotonic()
-        answer = await self._session.request(
-            method,
-            URL(self._connection.server + path).with_query(params),
-            data=data,
+        request = Request(
+            method=method,
+            url=self._connection.server + path,
+            params=params,
             headers=headers,
-            timeout=timeout,
-            ssl=tls,
-            server_hostname=self._connection.server_name,
+            body=data,
+            tls=self._connection.tls,
+            server_name=self._connection.server_name,
             proxy=self._connection.proxy,
-            allow_redirects=False,
         )
-        self._connection.time.observe(answer.headers.get("Date", ""), sent=sent)
+        sent = time.monotonic()
+        answer = await self._http.send(request, limits)
+        self._connection.time.observe(answer.header("Date"), sent=sent)
         if REQUESTS.isEnabledFor(REQUESTS_LEVEL):
             taken_ms = 1000 * (time.monotonic() - sent)
             text = "%s %s %d in %.0f ms"
-            REQUESTS.log(REQUESTS_LEVEL, text, method, answer.url, answer.status, taken_ms)
+            REQUESTS.log(REQUESTS_LEVEL, text, method, request.full_url, answer.status, taken_ms)
         return answer
 
 
-async def _hang_up(answer: aiohttp.ClientResponse) -> None:
-    # The stream was left in the middle. Do not wait for TLS shutdown: the server keeps talking.
-    connection = answer.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-        await asyncio.sleep(0)  # the socket closes in the loop's next iteration
-
-
-async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
+async def _raise_refusal(answer: Answer) -> None:
     if answer.status < 300:
         return
     text = await answer.read()
     try:
-        body = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        body = json_text.loads(text)
+    except ValueError:
         body = {"message": text[:200].decode(errors="replace").strip()}
-    seconds = answer.headers.get("Retry-After", "")
+    seconds = answer.header("Retry-After")
     raise error_from_status(
         answer.status,
         body if isinstance(body, dict) else {},
@@ -287,10 +270,10 @@ async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
     )
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    # StreamReader.readline() limits the length of a line, but an event may be a megabyte long.
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    # Readers of lines limit the length of a line, but an event may be a megabyte long.
     rest = b""
-    async for chunk in content.iter_any():
+    async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if line:
@@ -300,4 +283,6 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 def _why(error: BaseException) -> str:
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
         return "no answer in time"
+    if isinstance(error, ExchangeError):
+        return str(error)
     return f"{type(error).__name__}: {error}"

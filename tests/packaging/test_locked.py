@@ -63,7 +63,7 @@ def test_a_package_that_the_lock_does_not_have_is_an_error(locked: ModuleType) -
 
 LOADED = """
 import importlib, pkgutil, sys
-import vgpu_client.plugin_credentials
+import vgpu_client.exec_plugin
 import vgpu_operator.cli.__main__
 import vgpu_operator.cli, vgpu_operator.insight
 for package in (vgpu_operator.cli, vgpu_operator.insight):

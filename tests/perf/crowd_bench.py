@@ -52,7 +52,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.connection import Connection
-from vgpu_client.session import open_session
+from vgpu_client.session import open_pooled_http
 from vgpu_client.transport import Transport
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
@@ -262,8 +262,8 @@ async def flooded(replica: Replica) -> AsyncIterator[Any]:
             process.stdin.write(f"{rate}\n".encode())
             await process.stdin.drain()
 
-        async with open_session() as session:
-            source = InSlices(Api(Transport(session, connection)), replica.engine.slices)
+        async with open_pooled_http() as http:
+            source = InSlices(Api(Transport(http, connection)), replica.engine.slices)
             followed = informers(source, replica.engine.observe, replica.state.config)
             (pods,) = (each for each in followed if each.resource == PODS)
             task = asyncio.create_task(pods.run())

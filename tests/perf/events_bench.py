@@ -46,7 +46,7 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.connection import Connection
-from vgpu_client.session import open_session
+from vgpu_client.session import open_pooled_http
 from vgpu_client.transport import Transport
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
@@ -262,8 +262,8 @@ async def watching(replica: Replica, options: argparse.Namespace) -> AsyncIterat
         trust = ssl.create_default_context(cafile=folder / "ca.crt")
         url, nobody = f"https://localhost:{port}", FixedCredentials()
         connection = Connection(url, trust, None, None, nobody)
-        async with open_session() as session:
-            api = Api(Transport(session, connection))
+        async with open_pooled_http() as http:
+            api = Api(Transport(http, connection))
             source = InSlices(api, replica.engine.slices)
             followed = [
                 each

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from vgpu_client.api import Api
 from vgpu_client.connection import namespace_of
+from vgpu_client.plain_http import open_plain_http
 from vgpu_client.transport import REQUESTS, REQUESTS_LEVEL, Manner
 
 _SHOWS_REQUESTS = 6
@@ -34,7 +35,8 @@ async def connected(options: argparse.Namespace) -> AsyncIterator[Api]:
         uid=options.uid or "",
         limit_s=options.request_timeout,
     )
-    async with Api.connect(options.kubeconfig, options.context, manner) as api:
+    connect = Api.connect(options.kubeconfig, options.context, manner, open_http=open_plain_http)
+    async with connect as api:
         yield api
 
 

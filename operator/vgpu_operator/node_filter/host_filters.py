@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from vgpu_api.core import Node, Pod
 from vgpu_api.reasons import Reason
+from vgpu_operator.node_filter.host_demand import HostDemand
 from vgpu_operator.node_filter.node_rules import Hosts, NodeFilters, NodeRules
 from vgpu_operator.node_filter.pod_affinity import Peers
-from vgpu_operator.node_filter.resources_fit import HostDemand, Room
+from vgpu_operator.node_filter.resources_fit import Room
 from vgpu_operator.node_filter.volume_binding import Volumes
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.constraints import ALL, NodeFilter

@@ -12,46 +12,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from vgpu_api.core import Node, Pod
-from vgpu_api.host import allocatable_of, requests_of, sizes_of
-from vgpu_operator.node_filter.pod_affinity import PeerRules
-from vgpu_operator.node_filter.storage_objects import VolumeClaimKey, volume_claims_of
+from vgpu_api.host import allocatable_of, sizes_of
+from vgpu_operator.node_filter.host_demand import ANY_ADDRESS, HostDemand, Port
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.constraints import ALL, only
-
-Port = tuple[str, str, int]
-"""(protocol, host address, number)."""
-
-_ANY_ADDRESS = "0.0.0.0"
-
-
-@dataclass(frozen=True, slots=True)
-class HostDemand:
-    """A pod's demand on its node besides devices. Pods with equal demands fit on the same nodes.
-
-    Attributes:
-        amounts: The amount of each resource in the units of `vgpu_api.host`, sorted by name.
-        ports: The host ports.
-        peers: The rules about other pods, and the pod's labels.
-        volumes: The PersistentVolumeClaims of the pod's volumes.
-    """
-
-    amounts: tuple[tuple[str, int], ...] = ()
-    ports: tuple[Port, ...] = ()
-    peers: PeerRules = field(default_factory=PeerRules)
-    volumes: tuple[VolumeClaimKey, ...] = ()
-
-    @classmethod
-    def of(cls, pod: Pod) -> HostDemand:
-        """Compute the demand of a pod."""
-        amounts = tuple(sorted(requests_of(pod).items()))
-        ports = tuple(sorted(_ports_of(pod)))
-        return cls(amounts, ports, PeerRules.of(pod), volume_claims_of(pod))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,21 +149,8 @@ class Room:
             free[number] = allocatable.get(resource, 0) - requested.get(resource, 0)
 
 
-def _ports_of(pod: Pod) -> list[Port]:
-    """Return the host ports of all containers that run at the same time, including sidecars."""
-    sidecars = [each for each in pod.spec.init_containers if each.is_sidecar]
-    found: list[Port] = []
-    for container in (*sidecars, *pod.spec.containers):
-        for port in container.ports:
-            number = port.get("hostPort")
-            if isinstance(number, int) and number > 0:
-                address = str(port.get("hostIP") or _ANY_ADDRESS)
-                found.append((str(port.get("protocol") or "TCP"), address, number))
-    return found
-
-
 def _conflict(one: Port, other: Port) -> bool:
     """Return True if two ports have the same number and their addresses overlap."""
     addresses = {one[1], other[1]}
-    same_address = len(addresses) == 1 or _ANY_ADDRESS in addresses
+    same_address = len(addresses) == 1 or ANY_ADDRESS in addresses
     return one[0] == other[0] and one[2] == other[2] and same_address

@@ -26,19 +26,48 @@ Read `best_node.place` first.
     refusal_amounts    compares a refused request with the most that is free
 """
 
-from vgpu_operator.placement.best_node import best_of, place, refusals_on
-from vgpu_operator.placement.columns import Columns, DeviceFacts
-from vgpu_operator.placement.constraints import (
-    EVERY_NODE,
-    NOTHING_KEPT,
-    Budget,
-    Kept,
-    NodeFilter,
-    Share,
-)
-from vgpu_operator.placement.fleet import Fleet
-from vgpu_operator.placement.plan import Grant, Plan, in_words
-from vgpu_operator.placement.refusal_amounts import amounts, impossible, impossible_together
+from typing import TYPE_CHECKING
+
+from vgpu_api.lazy import lazily
+
+if TYPE_CHECKING:
+    from vgpu_operator.placement.best_node import best_of, place, refusals_on
+    from vgpu_operator.placement.columns import Columns, DeviceFacts
+    from vgpu_operator.placement.constraints import (
+        EVERY_NODE,
+        NOTHING_KEPT,
+        Budget,
+        Kept,
+        NodeFilter,
+        Share,
+    )
+    from vgpu_operator.placement.fleet import Fleet
+    from vgpu_operator.placement.plan import Grant, Plan, in_words
+    from vgpu_operator.placement.refusal_amounts import amounts, impossible, impossible_together
+else:
+    __getattr__ = lazily(
+        __name__,
+        {
+            "Budget": "constraints",
+            "Columns": "columns",
+            "DeviceFacts": "columns",
+            "EVERY_NODE": "constraints",
+            "Fleet": "fleet",
+            "Grant": "plan",
+            "Kept": "constraints",
+            "NOTHING_KEPT": "constraints",
+            "NodeFilter": "constraints",
+            "Plan": "plan",
+            "Share": "constraints",
+            "amounts": "refusal_amounts",
+            "best_of": "best_node",
+            "impossible": "refusal_amounts",
+            "impossible_together": "refusal_amounts",
+            "in_words": "plan",
+            "place": "best_node",
+            "refusals_on": "best_node",
+        },
+    )
 
 __all__ = [
     "EVERY_NODE",

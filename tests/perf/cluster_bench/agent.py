@@ -22,7 +22,7 @@ from vgpu_client.api import Api
 from vgpu_client.background import Background
 from vgpu_client.connection import Connection, login
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
-from vgpu_client.session import open_session
+from vgpu_client.session import PooledHttp, open_session
 from vgpu_client.transport import Object, Transport
 from vgpu_local.accounts import AGENT, token
 from vgpu_nodeagent.reporting.reports import Reports
@@ -106,7 +106,7 @@ class AsNode:
     def client(self, bearer: str) -> Api:
         """Return a client that logs in with a token."""
         mine = replace(self._connection, credentials=FixedCredentials(bearer))
-        return Api(Transport(self._session, mine))
+        return Api(Transport(PooledHttp(self._session), mine))
 
 
 class _Told:

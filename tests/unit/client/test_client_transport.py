@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,22 @@ from vgpu_client.errors import (
     Unknown,
     Unreachable,
 )
-from vgpu_client.session import Sockets
+from vgpu_client.exchange import Http
+from vgpu_client.plain_http import open_plain_http
+from vgpu_client.session import Sockets, open_pooled_http
 from vgpu_client.transport import REQUESTS, REQUESTS_LEVEL, Manner
 from vgpu_local.pki import Authority
 
+Opened = Callable[[], AbstractAsyncContextManager[Http]]
+OVER: dict[str, Opened] = {"aiohttp": open_pooled_http, "asyncio": open_plain_http}
+"""What sends the requests of servers, and of `kubectl vgpu`: they fail alike."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(params=OVER)
+def over(request: pytest.FixtureRequest) -> Opened:
+    return OVER[request.param]
 
 
 @asynccontextmanager
@@ -65,10 +76,10 @@ def a_kubeconfig(folder: Path, server: str, *, user: dict[str, Any], **cluster: 
 
 
 @asynccontextmanager
-async def an_api(folder: Path, handler: Handler) -> AsyncIterator[Api]:
+async def an_api(folder: Path, handler: Handler, over: Opened) -> AsyncIterator[Api]:
     async with a_server(handler) as url:
         kubeconfig = a_kubeconfig(folder, url, user={"token": "secret"})
-        async with Api.connect(kubeconfig) as api:
+        async with Api.connect(kubeconfig, open_http=over) as api:
             api._sleep = no_wait  # the waits between reads are not tested here
             yield api
 
@@ -94,7 +105,9 @@ async def write(api: Api, **more: Any) -> dict[str, Any]:
     return await api.merge_patch(PODS, "p", {"a": 1}, namespace="ns", **more)
 
 
-async def test_a_write_carries_the_token_its_limit_and_its_kind(tmp_path: Path) -> None:
+async def test_a_write_carries_the_token_its_limit_and_its_kind(
+    tmp_path: Path, over: Opened
+) -> None:
     seen: dict[str, str] = {}
 
     async def handler(request: web.Request) -> web.Response:
@@ -103,7 +116,7 @@ async def test_a_write_carries_the_token_its_limit_and_its_kind(tmp_path: Path) 
         seen.update(token=request.headers["Authorization"])
         return web.json_response({})
 
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         await write(api, subresource="status", field_manager="me", timeout_s=2.5)
     assert seen == {
         "path": "/api/v1/namespaces/ns/pods/p/status",
@@ -115,14 +128,16 @@ async def test_a_write_carries_the_token_its_limit_and_its_kind(tmp_path: Path) 
     }
 
 
-async def test_a_write_with_a_budget_gives_the_server_half_of_it(tmp_path: Path) -> None:
+async def test_a_write_with_a_budget_gives_the_server_half_of_it(
+    tmp_path: Path, over: Opened
+) -> None:
     limits: list[str] = []
 
     async def handler(request: web.Request) -> web.Response:
         limits.append(request.query["timeout"])
         return web.json_response({})
 
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         leader = api.within(Budget(30.0, 5.0))
         await write(leader, timeout_s=10.0)
         await write(leader, timeout_s=10.0)
@@ -130,14 +145,14 @@ async def test_a_write_with_a_budget_gives_the_server_half_of_it(tmp_path: Path)
     assert limits == ["10000ms", "2500ms", "10000ms"]
 
 
-async def test_a_write_that_could_land_too_late_is_not_sent(tmp_path: Path) -> None:
+async def test_a_write_that_could_land_too_late_is_not_sent(tmp_path: Path, over: Opened) -> None:
     sent: list[str] = []
 
     async def handler(request: web.Request) -> web.Response:
         sent.append(request.method)
         return web.json_response({})
 
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         leader = api.within(Budget(0.4))
         with pytest.raises(Unreachable, match="no time left to write"):
             await write(leader)
@@ -145,7 +160,9 @@ async def test_a_write_that_could_land_too_late_is_not_sent(tmp_path: Path) -> N
     assert sent == ["GET"]
 
 
-async def test_a_write_whose_answer_is_lost_has_an_unknown_outcome(tmp_path: Path) -> None:
+async def test_a_write_whose_answer_is_lost_has_an_unknown_outcome(
+    tmp_path: Path, over: Opened
+) -> None:
     requests = 0
 
     async def handler(request: web.Request) -> web.Response:
@@ -156,14 +173,14 @@ async def test_a_write_whose_answer_is_lost_has_an_unknown_outcome(tmp_path: Pat
         request.transport.abort()
         return web.Response()
 
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         with pytest.raises(Unknown):
             await write(api)
     assert requests == 1, "a write must not be sent twice"
 
 
 async def test_a_write_that_takes_too_long_has_an_unknown_outcome(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: Opened
 ) -> None:
     monkeypatch.setattr("vgpu_client.transport._GRACE_S", 0.0)
 
@@ -171,83 +188,86 @@ async def test_a_write_that_takes_too_long_has_an_unknown_outcome(
         await asyncio.sleep(30)
         return web.Response()
 
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         with pytest.raises(Unknown, match="no answer in time"):
             await write(api, timeout_s=0.05)
 
 
-async def test_a_write_that_the_server_gave_up_on_has_an_unknown_outcome(tmp_path: Path) -> None:
-    async with an_api(tmp_path, answering(a_status(504, reason="Timeout"))) as api:
+async def test_a_write_that_the_server_gave_up_on_has_an_unknown_outcome(
+    tmp_path: Path, over: Opened
+) -> None:
+    async with an_api(tmp_path, answering(a_status(504, reason="Timeout")), over) as api:
         with pytest.raises(Unknown):
             await write(api)
 
 
-async def test_a_write_to_nobody_was_not_sent(tmp_path: Path) -> None:
+async def test_a_write_to_nobody_was_not_sent(tmp_path: Path, over: Opened) -> None:
     async with a_server(answering()) as url:
-        pass  # gone again
-    async with Api.connect(a_kubeconfig(tmp_path, url, user={"token": "t"})) as api:
+        kubeconfig = a_kubeconfig(tmp_path, url, user={"token": "t"})
+    async with Api.connect(kubeconfig, open_http=over) as api:
         with pytest.raises(Unreachable):
             await write(api)
 
 
-async def test_a_refused_write_is_told_with_its_causes(tmp_path: Path) -> None:
+async def test_a_refused_write_is_told_with_its_causes(tmp_path: Path, over: Opened) -> None:
     cause = {"field": "spec.a", "reason": "FieldValueInvalid", "message": "no"}
     refusal = a_status(422, reason="Invalid", message="is invalid", details={"causes": [cause]})
-    async with an_api(tmp_path, answering(refusal)) as api:
+    async with an_api(tmp_path, answering(refusal), over) as api:
         with pytest.raises(Invalid, match="422 Invalid: is invalid") as caught:
             await write(api)
     assert caught.value.details["causes"] == [cause]
 
 
-async def test_a_denial_with_422_and_no_details_is_no_conflict(tmp_path: Path) -> None:
+async def test_a_denial_with_422_and_no_details_is_no_conflict(
+    tmp_path: Path, over: Opened
+) -> None:
     denial = a_status(422, reason="Invalid", message="admission webhook x denied the request")
-    async with an_api(tmp_path, answering(denial)) as api:
+    async with an_api(tmp_path, answering(denial), over) as api:
         with pytest.raises(Invalid):
             await write(api)
 
 
-async def test_a_busy_server_says_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_busy_server_says_when_to_come_back(tmp_path: Path, over: Opened) -> None:
     busy = web.json_response({}, status=429, headers={"Retry-After": "7"})
-    async with an_api(tmp_path, answering(busy)) as api:
+    async with an_api(tmp_path, answering(busy), over) as api:
         with pytest.raises(TooManyRequests) as caught:
             await write(api)
     assert caught.value.retry_after == 7
 
 
-async def test_reads_are_repeated_until_they_succeed(tmp_path: Path) -> None:
-    async with an_api(
-        tmp_path,
-        answering(a_status(500), a_status(429), a_status(503), web.json_response({"a": 1})),
-    ) as api:
+async def test_reads_are_repeated_until_they_succeed(tmp_path: Path, over: Opened) -> None:
+    answers = answering(a_status(500), a_status(429), a_status(503), web.json_response({"a": 1}))
+    async with an_api(tmp_path, answers, over) as api:
         assert await api.get(PODS, "p", namespace="ns") == {"a": 1}
 
 
-async def test_reads_give_up_in_the_end(tmp_path: Path) -> None:
-    async with an_api(tmp_path, answering(*(a_status(500) for _ in range(5)))) as api:
+async def test_reads_give_up_in_the_end(tmp_path: Path, over: Opened) -> None:
+    async with an_api(tmp_path, answering(*(a_status(500) for _ in range(5))), over) as api:
         with pytest.raises(ServerError):
             await api.get(PODS, "p", namespace="ns")
 
 
-async def test_an_answer_that_is_not_json_is_the_servers_error(tmp_path: Path) -> None:
-    async with an_api(tmp_path, answering(web.Response(text="<html>"))) as api:
+async def test_an_answer_that_is_not_json_is_the_servers_error(
+    tmp_path: Path, over: Opened
+) -> None:
+    async with an_api(tmp_path, answering(web.Response(text="<html>")), over) as api:
         with pytest.raises(ServerError, match="not JSON"):
             await write(api)
 
 
-async def test_a_list_whose_pages_expired_is_begun_again(tmp_path: Path) -> None:
+async def test_a_list_whose_pages_expired_is_begun_again(tmp_path: Path, over: Opened) -> None:
     def page(*names: str, rest: str = "") -> web.Response:
         items = [{"metadata": {"name": name}} for name in names]
         metadata = {"resourceVersion": "9", "continue": rest}
         return web.json_response({"metadata": metadata, "items": items})
 
-    async with an_api(
-        tmp_path, answering(page("a", rest="x"), a_status(410), page("b", rest="y"), page("c"))
-    ) as api:
+    pages = answering(page("a", rest="x"), a_status(410), page("b", rest="y"), page("c"))
+    async with an_api(tmp_path, pages, over) as api:
         listing = await api.list(PODS)
     assert [item["metadata"]["name"] for item in listing.items] == ["b", "c"]
 
 
-async def test_a_401_renews_the_credentials_once(tmp_path: Path) -> None:
+async def test_a_401_renews_the_credentials_once(tmp_path: Path, over: Opened) -> None:
     tokens: list[str] = []
     kubeconfig = ""
 
@@ -259,7 +279,7 @@ async def test_a_401_renews_the_credentials_once(tmp_path: Path) -> None:
 
     async with a_server(handler) as url:
         kubeconfig = a_kubeconfig(tmp_path, url, user={"token": "old"})
-        async with Api.connect(kubeconfig) as api:
+        async with Api.connect(kubeconfig, open_http=over) as api:
             with pytest.raises(Unauthorized):
                 await write(api)
             a_kubeconfig(tmp_path, url, user={"token": "new"})
@@ -290,12 +310,12 @@ async def watched(api: Api, **more: Any) -> list[dict[str, Any]]:
         return [event async for event in events]
 
 
-async def test_events_are_read_however_they_are_cut(tmp_path: Path) -> None:
+async def test_events_are_read_however_they_are_cut(tmp_path: Path, over: Opened) -> None:
     big = "x" * 3_000_000
     text = b'{"type":"ADDED","object":{"a":"' + big.encode() + b'"}}\n{"type":"BOOK'
     rest = b'MARK","object":{}}\n\n'
     handler = watching(text[:100], text[100:200_000], text[200_000:], rest, end="properly")
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         events = await watched(api)
     assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
     assert events[0]["object"]["a"] == big
@@ -303,28 +323,28 @@ async def test_events_are_read_however_they_are_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["abort", "silence"])
 async def test_a_broken_and_a_silent_stream_are_told_apart_from_an_ended_one(
-    tmp_path: Path, end: str
+    tmp_path: Path, end: str, over: Opened
 ) -> None:
     handler = watching(b'{"type":"ADDED","object":{}}\n', end=end)
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         with pytest.raises(StreamBroken):
             await watched(api, inactivity_s=0.1)
 
 
-async def test_half_an_event_breaks_the_stream(tmp_path: Path) -> None:
-    async with an_api(tmp_path, watching(b'{"type":\n', end="properly")) as api:
+async def test_half_an_event_breaks_the_stream(tmp_path: Path, over: Opened) -> None:
+    async with an_api(tmp_path, watching(b'{"type":\n', end="properly"), over) as api:
         with pytest.raises(StreamBroken, match="not JSON"):
             await watched(api)
 
 
-async def test_an_error_event_is_raised(tmp_path: Path) -> None:
+async def test_an_error_event_is_raised(tmp_path: Path, over: Opened) -> None:
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
-    async with an_api(tmp_path, watching(gone, end="properly")) as api:
+    async with an_api(tmp_path, watching(gone, end="properly"), over) as api:
         with pytest.raises(Gone):
             await watched(api)
 
 
-async def test_the_server_is_trusted_by_its_authority_only(tmp_path: Path) -> None:
+async def test_the_server_is_trusted_by_its_authority_only(tmp_path: Path, over: Opened) -> None:
     right, wrong = Authority(), Authority()
     async with a_server(answering(web.json_response({})), tls=right.leaf().server_context()) as url:
         for number, authority in enumerate((right, wrong)):
@@ -333,7 +353,7 @@ async def test_the_server_is_trusted_by_its_authority_only(tmp_path: Path) -> No
             kubeconfig = a_kubeconfig(
                 tmp_path, url, user={"token": "t"}, **{"certificate-authority": str(ca)}
             )
-            async with Api.connect(kubeconfig) as api:
+            async with Api.connect(kubeconfig, open_http=over) as api:
                 if authority is right:
                     assert await write(api) == {}
                 else:
@@ -361,7 +381,7 @@ async def test_a_kubeconfig_that_cannot_be_used_is_named(
 
 
 async def test_a_pod_logs_in_with_its_service_account_and_follows_its_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: Opened
 ) -> None:
     authority, tokens = Authority(), []
 
@@ -376,7 +396,7 @@ async def test_a_pod_logs_in_with_its_service_account_and_follows_its_token(
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", url.rpartition(":")[2])
-        async with Api.connect() as api:
+        async with Api.connect(open_http=over) as api:
             with pytest.raises(Unauthorized):
                 await write(api)
             (tmp_path / "token").write_text("new\n")
@@ -385,7 +405,7 @@ async def test_a_pod_logs_in_with_its_service_account_and_follows_its_token(
 
 
 async def test_a_list_from_the_servers_cache_is_asked_for_at_once_and_not_by_pages(
-    tmp_path: Path,
+    tmp_path: Path, over: Opened
 ) -> None:
     asked: list[dict[str, str]] = []
 
@@ -393,7 +413,7 @@ async def test_a_list_from_the_servers_cache_is_asked_for_at_once_and_not_by_pag
         asked.append(dict(request.query))
         return web.json_response({"metadata": {"resourceVersion": "9"}, "items": []})
 
-    async with an_api(tmp_path, handler) as api:
+    async with an_api(tmp_path, handler, over) as api:
         await api.list(PODS, field_selector="spec.nodeName=n", not_older_than="0")
         await api.list(PODS, field_selector="spec.nodeName=n")
     cached, quorum = asked
@@ -407,7 +427,7 @@ async def test_a_list_from_the_servers_cache_is_asked_for_at_once_and_not_by_pag
 
 @pytest.mark.parametrize("skew_s", [-3600.0, 3600.0])
 async def test_the_time_of_day_is_the_servers_whichever_way_it_is_asked(
-    tmp_path: Path, skew_s: float
+    tmp_path: Path, skew_s: float, over: Opened
 ) -> None:
     """Reads, writes, watches and refusals carry it, and clients made from one another share it."""
 
@@ -426,7 +446,7 @@ async def test_the_time_of_day_is_the_servers_whichever_way_it_is_asked(
             await api.get(PODS, "missing", namespace="ns")
 
     for ask in (write, miss, watch, lambda api: api.get(PODS, "p", namespace="ns")):
-        async with an_api(tmp_path, handler) as api:
+        async with an_api(tmp_path, handler, over) as api:
             leader = api.within(Budget(30.0))
             assert abs(leader.unix() - time.time()) < 5
             with suppress(ClientError):  # an empty watch
@@ -446,7 +466,7 @@ def test_a_server_that_is_gone_without_a_word_is_noticed_long_before_a_missed_bo
     assert idle_s + interval_s * count <= 25
 
 
-async def test_requests_are_made_in_the_name_of_another_user(tmp_path: Path):
+async def test_requests_are_made_in_the_name_of_another_user(tmp_path: Path, over: Opened):
     seen: list[list[tuple[str, str]]] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -456,7 +476,7 @@ async def test_requests_are_made_in_the_name_of_another_user(tmp_path: Path):
     manner = Manner(user="joe", groups=("a", "b"), uid="1")
     async with a_server(handler) as server:
         kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
-        async with Api.connect(kubeconfig, None, manner) as api:
+        async with Api.connect(kubeconfig, None, manner, open_http=over) as api:
             await api.get(PODS, "p", namespace="n")
             await api.acting_as("jane").get(PODS, "p", namespace="n")
     groups = [("Impersonate-Group", "a"), ("Impersonate-Group", "b")]
@@ -464,7 +484,7 @@ async def test_requests_are_made_in_the_name_of_another_user(tmp_path: Path):
     assert seen[1] == [("Impersonate-User", "jane")]
 
 
-async def test_a_request_lasts_no_longer_than_its_limit(tmp_path: Path):
+async def test_a_request_lasts_no_longer_than_its_limit(tmp_path: Path, over: Opened):
     given: list[str] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -475,7 +495,7 @@ async def test_a_request_lasts_no_longer_than_its_limit(tmp_path: Path):
 
     async with a_server(handler) as server:
         kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
-        async with Api.connect(kubeconfig, None, Manner(limit_s=0.3)) as api:
+        async with Api.connect(kubeconfig, None, Manner(limit_s=0.3), open_http=over) as api:
             await api.merge_patch(PODS, "p", {}, namespace="n")
             with pytest.raises(Unreachable, match="no answer in time"):
                 async with asyncio.timeout(4):
@@ -483,13 +503,15 @@ async def test_a_request_lasts_no_longer_than_its_limit(tmp_path: Path):
     assert given[0] == "300ms"
 
 
-async def test_requests_are_logged_below_debug(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_requests_are_logged_below_debug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, over: Opened
+):
     async def handler(_: web.Request) -> web.Response:
         return web.json_response({"kind": "Pod", "metadata": {}})
 
     async with a_server(handler) as server:
         kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
-        async with Api.connect(kubeconfig) as api:
+        async with Api.connect(kubeconfig, open_http=over) as api:
             for level, lines in ((logging.DEBUG, 0), (REQUESTS_LEVEL, 1)):
                 caplog.clear()
                 with caplog.at_level(level, REQUESTS.name):

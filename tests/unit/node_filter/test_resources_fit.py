@@ -12,7 +12,8 @@ from builders import a_container, a_node, a_pod
 from vgpu_api.core import Pod
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.host import requests_of
-from vgpu_operator.node_filter.resources_fit import HostDemand, Room
+from vgpu_operator.node_filter.host_demand import HostDemand
+from vgpu_operator.node_filter.resources_fit import Room
 from vgpu_operator.placement import Columns
 from vgpu_operator.placement.columns import NodeState
 

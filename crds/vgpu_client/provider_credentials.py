@@ -1,25 +1,23 @@
-"""Credentials from exec plugins and identity providers (EKS, GKE, AKS, OIDC).
+"""Credentials from the identity providers of older kubeconfigs (`auth-provider`: OIDC, GCP).
 
-kubernetes-asyncio runs the plugins and asks the providers. Importing it takes half a second and 50
-MiB, so only a process that needs it imports this module; those in a cluster never do.
+kubernetes-asyncio asks the providers. Importing it takes half a second and 50 MiB, so only a
+process that needs it imports this module; those in a cluster never do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import yaml
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException, load_kube_config
 from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
-from vgpu_client.credentials import ClientCertificate
 from vgpu_client.errors import LoginError
 
 
-class PluginCredentials:
-    """The credentials of a kubeconfig's context whose user has a plugin or a provider.
+class ProviderCredentials:
+    """The credentials of a kubeconfig's context whose user has a provider.
 
     Args:
         files: The paths of a `KUBECONFIG` list.
@@ -33,22 +31,17 @@ class PluginCredentials:
         self._loader: KubeConfigLoader | None = None
 
     async def headers(self) -> Mapping[str, str]:
-        """Return the plugin's token, renewed if it is about to expire."""
+        """Return the provider's token, renewed if it is about to expire."""
         loader = self._loader
         if loader is None:
             await self.renew()
         elif loader.provider == "gcp":
             self._found.api_key["BearerToken"] = await loader.load_gcp_token()
-        elif hasattr(loader, "exec_plugin_expiry"):
-            # Returns at once while the plugin's token is valid. A plugin that reports no expiry is
-            # only asked again after a 401.
-            await loader.load_from_exec_plugin()
-            self._found.api_key["BearerToken"] = loader.token
         value = await self._found.get_api_key_with_prefix("BearerToken")
         return {"Authorization": value.strip()} if value else {}
 
     async def renew(self) -> None:
-        """Ask the plugin or the provider again.
+        """Ask the provider again.
 
         Raises:
             LoginError: It gave no usable credentials.
@@ -60,10 +53,3 @@ class PluginCredentials:
         except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
             # The loader lets through any error that Python raises on a malformed file.
             raise LoginError(f"kubeconfig {self._files}: {error}") from error
-
-    def certificate(self) -> ClientCertificate | None:
-        """Return the client certificate that a plugin gave, if it gave one."""
-        certificate, key = self._found.cert_file, self._found.key_file
-        if not certificate or not key:
-            return None
-        return ClientCertificate(Path(certificate).read_bytes(), Path(key).read_bytes())
