@@ -26,7 +26,7 @@ Linux has these options, macOS not all of them.
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A request, and how to reach its server.
 
     Attributes:
@@ -56,7 +56,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TimeLimits:
     """The seconds that an exchange may take. None is no limit.
 
     Attributes:
@@ -74,7 +74,7 @@ class ExchangeError(OSError):
     """An exchange failed; the text says how."""
 
 
-class Answer(Protocol):
+class HttpAnswer(Protocol):
     """A response whose headers have arrived."""
 
     status: int
@@ -103,7 +103,7 @@ class Http(Protocol):
     unsent: tuple[type[Exception], ...]
     failures: tuple[type[Exception], ...]
 
-    async def send(self, request: Request, limits: Limits) -> Answer:
+    async def send(self, request: HttpRequest, limits: TimeLimits) -> HttpAnswer:
         """Send a request, and return the response once its headers are there."""
 
 

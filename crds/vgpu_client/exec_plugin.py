@@ -30,35 +30,35 @@ _EXTENSION = f"{_GROUP}/exec"
 _EARLY = timedelta(seconds=10)
 
 
-class _Entry(BaseModel):
+class _ExecEntry(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, defer_build=True)
 
 
-class _Variable(_Entry):
+class _ExecVariable(_ExecEntry):
     name: str
     value: str = ""
 
 
-class _Plugin(_Entry):
+class _ExecPlugin(_ExecEntry):
     api_version: str
     command: str = Field(min_length=1)
     args: list[str] | None = None
-    env: list[_Variable] | None = None
+    env: list[_ExecVariable] | None = None
     install_hint: str = ""
     interactive_mode: str = "IfAvailable"
     provide_cluster_info: bool = False
 
 
-class _Status(_Entry):
+class _ExecStatus(_ExecEntry):
     expiration_timestamp: datetime | None = None
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
 
 
-class _Credential(_Entry):
+class _ExecCredential(_ExecEntry):
     api_version: str
-    status: _Status
+    status: _ExecStatus
 
 
 class ExecPlugin:
@@ -72,7 +72,7 @@ class ExecPlugin:
     def __init__(self, entry: Mapping[str, Any], cluster: ServerEntry) -> None:
         self._entry = entry
         self._cluster = cluster
-        self._found = _Status()
+        self._found = _ExecStatus()
 
     async def headers(self) -> Mapping[str, str]:
         """Return the authorization header, with a new token if the last one is about to expire."""
@@ -94,7 +94,7 @@ class ExecPlugin:
             LoginError: It gave no usable credentials.
         """
         try:
-            plugin = _Plugin.model_validate(self._entry)
+            plugin = _ExecPlugin.model_validate(self._entry)
         except ValidationError as error:
             raise LoginError(f"user.exec: {_first(error)}") from error
         if plugin.api_version not in _VERSIONS:
@@ -104,7 +104,7 @@ class ExecPlugin:
             )
         printed = await _output(plugin, self._cluster)
         try:
-            found = _Credential.model_validate_json(printed)
+            found = _ExecCredential.model_validate_json(printed)
         except ValidationError as error:
             raise LoginError(f"{plugin.command}: ExecCredential: {_first(error)}") from error
         if found.api_version != plugin.api_version:
@@ -117,7 +117,7 @@ class ExecPlugin:
             raise LoginError(f"{plugin.command}: it gave no token and no client certificate")
 
 
-async def _output(plugin: _Plugin, cluster: ServerEntry) -> bytes:
+async def _output(plugin: _ExecPlugin, cluster: ServerEntry) -> bytes:
     """Return what the program prints. It may ask the user on a terminal."""
     has_terminal = sys.stdin.isatty() and plugin.interactive_mode != "Never"
     if plugin.interactive_mode == "Always" and not has_terminal:

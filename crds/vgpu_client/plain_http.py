@@ -22,8 +22,8 @@ from vgpu_client.exchange import (
     READ_BUFFER,
     USER_AGENT,
     ExchangeError,
-    Limits,
-    Request,
+    HttpRequest,
+    TimeLimits,
     keep_alive,
 )
 
@@ -41,7 +41,7 @@ class BadAnswer(ExchangeError):
     """The response ended too early, or is not HTTP."""
 
 
-class _Peer(NamedTuple):
+class _FarEnd(NamedTuple):
     """The far end of a connection. Requests to the same one may share a connection."""
 
     host: str
@@ -57,12 +57,12 @@ class _Peer(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _Stream:
     """A connection to a peer, in use or idle."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    peer: _Peer
+    peer: _FarEnd
     idle_since: float = 0.0
 
 
@@ -83,10 +83,10 @@ class PlainHttp:
     failures: tuple[type[Exception], ...] = (OSError, TimeoutError)
 
     def __init__(self) -> None:
-        self._open: list[_Connection] = []
-        self._idle: list[_Connection] = []
+        self._open: list[_Stream] = []
+        self._idle: list[_Stream] = []
 
-    async def send(self, request: Request, limits: Limits) -> _Answer:
+    async def send(self, request: HttpRequest, limits: TimeLimits) -> _PlainAnswer:
         """Send a request, and return the response once its headers are there."""
         now = asyncio.get_running_loop().time()
         deadline = None if limits.total_s is None else now + limits.total_s
@@ -102,19 +102,19 @@ class PlainHttp:
                 await self.drop(connection)
                 raise
         body = _body(connection.reader, status, headers)
-        return _Answer(self, connection, status, headers, body, deadline, limits.silence_s)
+        return _PlainAnswer(self, connection, status, headers, body, deadline, limits.silence_s)
 
     async def close(self) -> None:
         """Close all connections."""
         for connection in list(self._open):
             await self.drop(connection)
 
-    def keep(self, connection: _Connection) -> None:
+    def keep(self, connection: _Stream) -> None:
         """Let a connection be used again, whose response was read to its end."""
         connection.idle_since = asyncio.get_running_loop().time()
         self._idle.append(connection)
 
-    async def drop(self, connection: _Connection) -> None:
+    async def drop(self, connection: _Stream) -> None:
         """Close a connection, without waiting for a server that may keep talking."""
         if connection in self._open:
             self._open.remove(connection)
@@ -122,7 +122,7 @@ class PlainHttp:
             with suppress(OSError):
                 await connection.writer.wait_closed()
 
-    def _free(self, peer: _Peer, now: float) -> _Connection | None:
+    def _free(self, peer: _FarEnd, now: float) -> _Stream | None:
         for connection in self._idle:
             is_fresh = now - connection.idle_since < _REUSED_WITHIN_S
             if connection.peer == peer and is_fresh and not connection.reader.at_eof():
@@ -130,7 +130,7 @@ class PlainHttp:
                 return connection
         return None
 
-    async def _connect(self, peer: _Peer, limit_s: float | None) -> _Connection:
+    async def _connect(self, peer: _FarEnd, limit_s: float | None) -> _Stream:
         try:
             async with asyncio.timeout(DIAL_S if limit_s is None else min(DIAL_S, limit_s)):
                 reader, writer = await (_dial(peer) if peer.proxy is None else _tunnel(peer))
@@ -142,18 +142,18 @@ class PlainHttp:
             text = error.strerror or str(error)
             raise NotSent(f"cannot connect to {peer.authority}: {text}") from error
         keep_alive(writer.get_extra_info("socket"))
-        connection = _Connection(reader, writer, peer)
+        connection = _Stream(reader, writer, peer)
         self._open.append(connection)
         return connection
 
 
-class _Answer:
+class _PlainAnswer:
     """A response whose headers have arrived."""
 
     def __init__(
         self,
         http: PlainHttp,
-        connection: _Connection,
+        connection: _Stream,
         status: int,
         headers: Mapping[str, str],
         body: AsyncIterator[bytes],
@@ -162,7 +162,7 @@ class _Answer:
     ) -> None:
         self.status = status
         self._http = http
-        self._connection: _Connection | None = connection
+        self._connection: _Stream | None = connection
         self._headers = headers
         self._body = body
         self._deadline = deadline
@@ -200,21 +200,21 @@ class _Answer:
             return await anext(self._body, None)
 
 
-def _peer(request: Request) -> _Peer:
+def _peer(request: HttpRequest) -> _FarEnd:
     url = urlsplit(request.url)
     port = url.port or _PORTS[url.scheme]
     host = url.hostname or ""
-    return _Peer(host, port, request.tls, request.server_name, request.proxy)
+    return _FarEnd(host, port, request.tls, request.server_name, request.proxy)
 
 
-async def _dial(peer: _Peer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _dial(peer: _FarEnd) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     name = (peer.name or peer.host) if peer.tls else None
     return await asyncio.open_connection(
         peer.host, peer.port, ssl=peer.tls, server_hostname=name, limit=READ_BUFFER
     )
 
 
-async def _tunnel(peer: _Peer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _tunnel(peer: _FarEnd) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the proxy; have it connect to a server with TLS."""
     assert peer.proxy is not None
     proxy = urlsplit(peer.proxy)
@@ -239,7 +239,7 @@ async def _tunnel(peer: _Peer) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     return reader, writer
 
 
-def _proxy_headers(peer: _Peer) -> list[tuple[str, str]]:
+def _proxy_headers(peer: _FarEnd) -> list[tuple[str, str]]:
     proxy = urlsplit(peer.proxy or "")
     if not proxy.username:
         return []
@@ -247,7 +247,7 @@ def _proxy_headers(peer: _Peer) -> list[tuple[str, str]]:
     return [("Proxy-Authorization", f"Basic {b64encode(pair.encode()).decode()}")]
 
 
-def _text(request: Request, peer: _Peer) -> bytes:
+def _text(request: HttpRequest, peer: _FarEnd) -> bytes:
     """Return a request as it is sent."""
     url = urlsplit(request.url)
     target = quote(url.path, safe="/%:@!$&'()*+,;=") or "/"

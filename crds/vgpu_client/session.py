@@ -12,7 +12,14 @@ from contextlib import asynccontextmanager
 import aiohttp
 from yarl import URL
 
-from vgpu_client.exchange import DIAL_S, READ_BUFFER, USER_AGENT, Limits, Request, keep_alive
+from vgpu_client.exchange import (
+    DIAL_S,
+    READ_BUFFER,
+    USER_AGENT,
+    HttpRequest,
+    TimeLimits,
+    keep_alive,
+)
 
 _CONNECTIONS = 256
 
@@ -91,7 +98,7 @@ class PooledHttp:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def send(self, request: Request, limits: Limits) -> _Answer:
+    async def send(self, request: HttpRequest, limits: TimeLimits) -> _PooledAnswer:
         """Send a request, and return the response once its headers are there."""
         connect_s = limits.connect_s
         timeout = aiohttp.ClientTimeout(
@@ -111,10 +118,10 @@ class PooledHttp:
             proxy=request.proxy,
             allow_redirects=False,
         )
-        return _Answer(found)
+        return _PooledAnswer(found)
 
 
-class _Answer:
+class _PooledAnswer:
     """A response whose headers have arrived."""
 
     def __init__(self, found: aiohttp.ClientResponse) -> None:

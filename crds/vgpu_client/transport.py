@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 from vgpu_client import json_text
 from vgpu_client.connection import Connection
 from vgpu_client.errors import ServerError, StreamBroken, Unknown, Unreachable, error_from_status
-from vgpu_client.exchange import Answer, ExchangeError, Http, Limits, Request
+from vgpu_client.exchange import ExchangeError, Http, HttpAnswer, HttpRequest, TimeLimits
 
 Object: TypeAlias = dict[str, Any]
 """An object of the API as it is on the wire."""
@@ -182,7 +182,7 @@ class Transport:
             StreamBroken: The stream broke or fell silent. Its proper end is not an error.
             ApiError: The server refused.
         """
-        limits = Limits(silence_s=inactivity_s)
+        limits = TimeLimits(silence_s=inactivity_s)
         opened = False
         try:
             answer = await self._request("GET", path, params, None, "", limits)
@@ -207,7 +207,7 @@ class Transport:
         *,
         connect_s: float = float("inf"),
     ) -> Object:
-        limits = Limits(connect_s=min(connect_s, timeout_s), total_s=timeout_s)
+        limits = TimeLimits(connect_s=min(connect_s, timeout_s), total_s=timeout_s)
         answer = await self._request(method, path, params, data, content_type, limits)
         if answer.status == 401:
             await answer.read()
@@ -228,13 +228,13 @@ class Transport:
         params: Params,
         data: bytes | None,
         content_type: str,
-        limits: Limits,
-    ) -> Answer:
+        limits: TimeLimits,
+    ) -> HttpAnswer:
         ours = await self._connection.credentials.headers()
         headers = [("Accept", "application/json"), *ours.items(), *self._manner.headers()]
         if content_type:
             headers.append(("Content-Type", content_type))
-        request = Request(
+        request = HttpRequest(
             method=method,
             url=self._connection.server + path,
             params=params,
@@ -254,7 +254,7 @@ class Transport:
         return answer
 
 
-async def _raise_refusal(answer: Answer) -> None:
+async def _raise_refusal(answer: HttpAnswer) -> None:
     if answer.status < 300:
         return
     text = await answer.read()

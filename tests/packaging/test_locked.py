@@ -63,13 +63,14 @@ def test_a_package_that_the_lock_does_not_have_is_an_error(locked: ModuleType) -
 
 LOADED = """
 import importlib, pkgutil, sys
+sys.modules["orjson"] = None  # used where it is installed, and not needed
 import vgpu_client.exec_plugin
 import vgpu_operator.cli.__main__
 import vgpu_operator.cli, vgpu_operator.insight
 for package in (vgpu_operator.cli, vgpu_operator.insight):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-print(*sorted({name.split(".")[0] for name in sys.modules}))
+print(*sorted({name.split(".")[0] for name, module in sys.modules.items() if module}))
 """
 """Loads all that `kubectl vgpu` may load, and prints the names of the packages."""
 

@@ -8,7 +8,6 @@ the API are checked; `kubectl vgpu audit` checks the agents' records on the node
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from math import isfinite
 
 import yaml
-from cryptography import x509
 
 from vgpu_api import dra, names
 from vgpu_api.agent_pods import is_agents
@@ -55,6 +53,7 @@ from vgpu_operator.certificates.names import (
     WEBHOOK_CONFIGURATIONS,
     WEBHOOK_SECRET,
 )
+from vgpu_operator.cli.certificate_end import end_of
 from vgpu_operator.cli.hami_installation import (
     is_hamis_scheduler,
     is_hamis_webhook,
@@ -993,8 +992,8 @@ def _waits_unmarked(raw: Object, config: ClusterConfig) -> bool:
 def _end_of(secret: Object) -> datetime | None:
     try:
         text = base64.b64decode((secret.get("data") or {}).get(CERTIFICATE, ""))
-        return x509.load_pem_x509_certificate(text).not_valid_after_utc.astimezone(UTC)
-    except (ValueError, binascii.Error):
+        return end_of(text)
+    except ValueError:  # binascii.Error included
         return None
 
 

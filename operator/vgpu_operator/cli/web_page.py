@@ -9,15 +9,18 @@ connection is not verified again: it ends inside the pod that kubectl's own conn
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import secrets
+import ssl
 import webbrowser
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
-import aiohttp
-from aiohttp import web
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from urllib.parse import parse_qs, urlsplit
 
 from vgpu_api.names import OPERATOR_NAMESPACE
 from vgpu_api.resources import Resource
@@ -33,6 +36,7 @@ LOGIN = "/local/login"
 _FORWARDED = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ->")
 _START_S = 15.0
 _CHUNK = 1 << 16
+_WITHOUT_BODY = (204, 304)
 _OF_ONE_CONNECTION = frozenset(
     {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "accept-encoding"}
 )
@@ -50,13 +54,15 @@ class OneTimeLogin:
 
     token: str
     code: str
+    _lock: Lock = field(default_factory=Lock)
 
     def exchange(self, code: str) -> str | None:
         """Return the token for the right code, the first time; else None."""
-        if not self.token or not secrets.compare_digest(code.encode(), self.code.encode()):
-            return None
-        token, self.token = self.token, ""
-        return token
+        with self._lock:
+            if not self.token or not secrets.compare_digest(code.encode(), self.code.encode()):
+                return None
+            token, self.token = self.token, ""
+            return token
 
 
 async def check_installed(api: Api) -> None:
@@ -93,8 +99,7 @@ async def show(
     login = OneTimeLogin(token, secrets.token_urlsafe(24))
     async with (
         forwarded(flags) as target,
-        aiohttp.ClientSession(auto_decompress=False) as session,
-        served(login, session, target, port=port) as address,
+        served(login, target, port=port) as address,
     ):
         url = f"{address}/#/login/{login.code}"
         printer.line(f"The page is at {url}")
@@ -145,73 +150,123 @@ async def forwarded(flags: Sequence[str]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def served(
-    login: OneTimeLogin, session: aiohttp.ClientSession, target: str, *, port: int
-) -> AsyncIterator[str]:
+async def served(login: OneTimeLogin, target: str, *, port: int) -> AsyncIterator[str]:
     """Serve the page on the loopback address, and yield the address.
 
     Raises:
         CannotAnswer: The port is in use.
     """
-
-    async def exchange(request: web.Request) -> web.Response:
-        token = login.exchange(request.query.get("code", ""))
-        if token is None:
-            return web.json_response({"error": "the address was used before"}, status=403)
-        return web.json_response({"token": token}, headers={"Cache-Control": "no-store"})
-
-    async def passed_on(request: web.Request) -> web.StreamResponse:
-        # A foreign site that resolves its name to this address sends that name.
-        if request.host not in (f"127.0.0.1:{bound}", f"localhost:{bound}"):
-            return web.json_response({"error": f"unknown host {request.host}"}, status=403)
-        if request.path == LOGIN and request.method == "POST":
-            return await exchange(request)
-        return await _pass_on(request, session, target)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", passed_on)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
-    await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise CannotAnswer(f"port {port}: {error.strerror or error}") from error
-        bound = runner.addresses[0][1]
-        yield f"http://127.0.0.1:{bound}"
+        server = _LocalPage(login, target, port)
+    except OSError as error:
+        raise CannotAnswer(f"port {port}: {error.strerror or error}") from error
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        await runner.cleanup()
+        await asyncio.to_thread(server.shutdown)
+        thread.join()
+        server.server_close()
 
 
-async def _pass_on(
-    request: web.Request, session: aiohttp.ClientSession, target: str
-) -> web.StreamResponse:
-    """Return the page's response, as it comes: its views never end."""
-    headers = [
-        (name, value)
-        for name, value in request.headers.items()
-        if name.lower() not in _OF_ONE_CONNECTION
-    ]
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_START_S)
-    body = await request.read()
-    try:
-        async with session.request(
-            request.method,
-            target + request.path_qs,
-            headers=headers,
-            data=body or None,
-            ssl=False,
-            timeout=timeout,
-            allow_redirects=False,
-        ) as answer:
-            response = web.StreamResponse(status=answer.status)
-            for name, value in answer.headers.items():
-                if name.lower() not in _OF_ONE_CONNECTION:
-                    response.headers.add(name, value)
-            await response.prepare(request)
-            async for chunk in answer.content.iter_chunked(_CHUNK):
-                await response.write(chunk)
-            return response
-    except aiohttp.ClientError as error:
-        return web.json_response({"error": f"the page does not answer: {error}"}, status=502)
+class _LocalPage(ThreadingHTTPServer):
+    """Answers each connection in a thread, which does not outlive the program."""
+
+    daemon_threads = True
+    block_on_close = False  # views never end
+
+    def __init__(self, login: OneTimeLogin, target: str, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Browsing)
+        self.login = login
+        self.target = urlsplit(target)
+        self.tls = ssl.create_default_context()
+        self.tls.check_hostname = False
+        self.tls.verify_mode = ssl.CERT_NONE
+
+    def connection(self) -> HTTPConnection:
+        """Return a new connection to the page."""
+        address = (self.target.hostname or "", self.target.port)
+        if self.target.scheme == "http":
+            return HTTPConnection(*address, timeout=_START_S)
+        return HTTPSConnection(*address, timeout=_START_S, context=self.tls)
+
+
+class _Browsing(BaseHTTPRequestHandler):
+    """A request of the browser."""
+
+    protocol_version = "HTTP/1.1"
+    server: _LocalPage
+
+    def answer(self) -> None:
+        """Exchange a code for the token, or pass the request on."""
+        # A foreign site that resolves its name to this address sends that name.
+        host, port = self.headers.get("Host", ""), self.server.server_port
+        if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            self._say(403, {"error": f"unknown host {host}"})
+            return
+        if "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # no browser sends chunks
+            self._say(411, {"error": "Content-Length: Required value"})
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urlsplit(self.path)
+        if self.command == "POST" and url.path == LOGIN:
+            code = parse_qs(url.query).get("code", [""])[0]
+            token = self.server.login.exchange(code)
+            if token is None:
+                self._say(403, {"error": "the address was used before"})
+            else:
+                self._say(200, {"token": token})
+            return
+        with closing(self.server.connection()) as connection:
+            try:
+                answer = self._ask(connection, body)
+            except (OSError, HTTPException) as error:
+                self._say(502, {"error": f"the page does not answer: {error}"})
+                return
+            self._pass_on(answer)
+
+    do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = answer  # noqa: N815 - names of the base class
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing: the terminal shows the address."""
+
+    def _say(self, status: int, document: dict[str, str]) -> None:
+        text = json.dumps(document).encode()
+        self.send_response_only(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def _ask(self, connection: HTTPConnection, body: bytes) -> HTTPResponse:
+        connection.putrequest(self.command, self.path, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in _OF_ONE_CONNECTION:
+                connection.putheader(name, value)
+        if body:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body or None)
+        connection.sock.settimeout(None)  # views never end
+        return connection.getresponse()
+
+    def _pass_on(self, answer: HTTPResponse) -> None:
+        """Return the page's response, as it comes."""
+        self.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in _OF_ONE_CONNECTION:
+                self.send_header(name, value)
+        has_body = self.command != "HEAD" and answer.status not in _WITHOUT_BODY
+        if has_body:
+            self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if not has_body:
+            return
+        try:
+            while chunk := answer.read1(_CHUNK):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            self.wfile.write(b"0\r\n\r\n")
+        except (OSError, HTTPException):  # the browser or the page is gone
+            self.close_connection = True

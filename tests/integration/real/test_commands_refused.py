@@ -39,6 +39,10 @@ VERBS: Sequence[Arguments] = (
     ("get", "slices", "-A", "-o", "json"),
     ("get", "devices", "-w"),
     ("explain", "claim/none"),
+    ("resize", "claim/none", "--cores", "5"),
+    ("cordon", "device/none"),
+    ("uncordon", "node/none"),
+    ("web", "--no-browser", "--service-account", "default"),
 )
 
 

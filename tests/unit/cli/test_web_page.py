@@ -57,7 +57,7 @@ async def a_browser(port: int = 0) -> AsyncIterator[tuple[aiohttp.ClientSession,
     async with (
         a_page() as target,
         aiohttp.ClientSession() as session,
-        served(login, session, target, port=port) as address,
+        served(login, target, port=port) as address,
     ):
         yield session, address
 
@@ -110,18 +110,18 @@ async def test_a_site_that_took_another_name_for_this_address_gets_nothing() -> 
 async def test_a_page_that_is_gone_is_named() -> None:
     async with aiohttp.ClientSession() as session:
         login = OneTimeLogin("t", "c")
-        async with served(login, session, "http://127.0.0.1:9", port=0) as address:
+        async with served(login, "http://127.0.0.1:9", port=0) as address:
             status, found = await ask(session, "GET", address)
     assert status == 502
     assert found["error"].startswith("the page does not answer: ")
 
 
 async def test_a_port_in_use_is_named() -> None:
-    async with a_browser() as (session, address):
+    async with a_browser() as (_, address):
         port = int(address.rpartition(":")[2])
         login = OneTimeLogin("t", "c")
         with pytest.raises(CannotAnswer, match=f"port {port}: "):
-            async with served(login, session, address, port=port):
+            async with served(login, address, port=port):
                 pass
 
 

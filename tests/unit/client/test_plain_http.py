@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from vgpu_client.exchange import Answer, Limits, Request
+from vgpu_client.exchange import HttpRequest, TimeLimits
 from vgpu_client.plain_http import BadAnswer, NotSent, open_plain_http
 from vgpu_local.pki import Authority
 
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-LIMITS = Limits(connect_s=5, total_s=5)
+LIMITS = TimeLimits(connect_s=5, total_s=5)
 
 
 @asynccontextmanager
@@ -46,8 +46,8 @@ def answering(*texts: bytes) -> tuple[Served, list[bytes]]:
     return served, seen
 
 
-def get(address: str, *, proxy: str | None = None, **more: str) -> Request:
-    return Request("GET", f"http://{address}/a b", more, (), None, None, None, proxy)
+def get(address: str, *, proxy: str | None = None, **more: str) -> HttpRequest:
+    return HttpRequest("GET", f"http://{address}/a b", more, (), None, None, None, proxy)
 
 
 FORMS = {
@@ -118,7 +118,7 @@ async def test_a_connection_in_use_is_not_used_for_another_request() -> None:
         await reader.read()
 
     async with a_server(served) as address, open_plain_http() as http:
-        answers: list[Answer] = [await http.send(get(address, n=str(n)), LIMITS) for n in range(3)]
+        answers = [await http.send(get(address, n=str(n)), LIMITS) for n in range(3)]
         assert [await each.read() for each in reversed(answers)] == [b"2", b"1", b"0"]
 
 
@@ -126,7 +126,7 @@ async def test_a_header_cannot_carry_another_header() -> None:
     served, seen = answering()
     async with a_server(served) as address, open_plain_http() as http:
         headers = (("Impersonate-User", "a\r\nImpersonate-Group: system:masters"),)
-        request = Request("GET", f"http://{address}/", {}, headers, None, None, None, None)
+        request = HttpRequest("GET", f"http://{address}/", {}, headers, None, None, None, None)
         with pytest.raises(NotSent, match="line break"):
             await http.send(request, LIMITS)
     assert seen == []
@@ -170,7 +170,7 @@ async def test_a_server_with_tls_is_reached_and_verified_through_a_proxy() -> No
         async with a_server(tunnel) as proxy, open_plain_http() as http:
             trust = authority.client_context()
             url = f"https://{address}/"
-            request = Request("GET", url, {}, (), None, trust, None, f"http://{proxy}")
+            request = HttpRequest("GET", url, {}, (), None, trust, None, f"http://{proxy}")
             assert await (await http.send(request, LIMITS)).read() == b"hello"
     assert asked[0].startswith(f"CONNECT {address} HTTP/1.1\r\n".encode())
 
