@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images install images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-claims e2e-rollouts e2e-uninstall e2e-chart e2e-migrate bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly wheels release images install images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-claims e2e-rollouts e2e-uninstall e2e-chart e2e-migrate bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,7 +79,7 @@ test-shim: setup  ## the library: C tests, its simulated driver, and programs th
 	@$(MAKE) -C libvgpu test
 	@$(PYTEST) tests/unit/libvgpu $(PYTEST_ARGS)
 
-test-packaging: setup  ## manifests, chart, alerts (promtool), release, manual
+test-packaging: setup wheels  ## manifests, chart, alerts (promtool), release, manual
 	@$(PYTEST) tests/packaging $(PYTEST_ARGS)
 
 # On the stand-in, only tests of the stand-in, tests with a server of their own, and the contract of both servers run.
@@ -231,7 +231,10 @@ bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.j
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
 
-release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digests: IMAGES="NAME=REFERENCE ..." PUBLISHED_AT= -> build/release
+wheels: $(SETUP)  ## download the packages that kubectl vgpu is published with, into the cache (once)
+	@PYTHONPATH=tests $(BIN)/python -m release.wheels
+
+release: $(SETUP) wheels  ## manifests, Helm chart, wheel, bill of materials and digests: IMAGES="NAME=REFERENCE ..." PUBLISHED_AT= -> build/release
 	@PYTHONPATH=tests $(BIN)/python -m release build/release $(if $(VERSION),--version $(VERSION)) $(foreach image,$(IMAGES),--image $(image)) $(if $(PUBLISHED_AT),--published-at $(PUBLISHED_AT))
 
 images:  ## images of operator and agent for amd64 and arm64: REGISTRY= PUSH=1 (docker buildx, podman or buildah) -> build/oci

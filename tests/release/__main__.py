@@ -32,6 +32,7 @@ import yaml
 from manual.words import ROOT
 from release import krew
 from release.chart import COMPONENTS, MODES, NOWHERE, chart, kustomized, project_version
+from release.wheels import PLATFORMS, Platform, fetched, locked
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)")
@@ -80,8 +81,8 @@ def write(folder: Path, images: Mapping[str, str], published_at: str = PUBLISHED
         name: _with_images(text, images, version).encode() for name, text in chart(version).items()
     }
     _archive(folder / f"vgpu-{version}.tgz", "vgpu", chart_files)
-    archive = pack(folder, version, krew.contents(version, _wheel(folder), _lock("client")))
-    plugin = krew.manifest(version, archive, published_at.rstrip("/"))
+    archives = _plugin(folder, version, _wheel(folder))
+    plugin = krew.manifest(version, archives, published_at.rstrip("/"))
     (folder / "krew.yaml").write_text(plugin)
     written = sorted(path for path in folder.rglob("*") if path.is_file())
     sums = [f"{_digest(path)}  {path.relative_to(folder)}\n" for path in written]
@@ -124,7 +125,7 @@ def bill_of_materials(version: str) -> dict[str, Any]:
                 "licenses": [{"license": {"id": project["license"]}}],
             }
         },
-        "components": sorted(_components(_lock("run")), key=lambda each: str(each["name"])),
+        "components": sorted(_components(locked("run")), key=lambda each: str(each["name"])),
     }
 
 
@@ -143,17 +144,21 @@ def _components(lock: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def pack(folder: Path, version: str, files: Mapping[str, bytes]) -> Path:
-    """Write the archive of the plugin for krew; return its path."""
-    archive = folder / krew.archive_name(version)
+def pack(folder: Path, version: str, platform: Platform, files: Mapping[str, bytes]) -> Path:
+    """Write the archive of the plugin for a kind of machine; return its path."""
+    archive = folder / krew.archive_name(version, platform)
     _archive(archive, f"{krew.BIN}-{version}", files, programs=[krew.BIN])
     return archive
 
 
-def _lock(part: str) -> str:
-    """Return the requirements of a part of the project, with hashes."""
-    command = [sys.executable, str(ROOT / "tests" / "packaging" / "locked.py"), part]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def _plugin(folder: Path, version: str, wheel: Path) -> list[tuple[Platform, Path]]:
+    lock = locked("client")
+    wheels = fetched(lock)
+    plain = krew.plain_files(version, wheel, wheels, lock)
+    return [
+        (each, pack(folder, version, each, {**plain, **krew.native_files(each, wheels)}))
+        for each in PLATFORMS
+    ]
 
 
 def _archive(
@@ -168,7 +173,7 @@ def _archive(
             entry.mode = 0o755 if name in programs else 0o644
             entry.size, entry.mtime = len(content), _EPOCH
             archive.addfile(entry, io.BytesIO(content))
-    path.write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+    path.write_bytes(gzip.compress(packed.getvalue(), compresslevel=6, mtime=0))
 
 
 def _wheel(folder: Path) -> Path:
