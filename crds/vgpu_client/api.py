@@ -8,7 +8,7 @@ an error that says whether they took effect (`errors.py`). Reads are retried (`r
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ class Api:
         context: str | None = None,
         manner: Manner | None = None,
         *,
-        open_http: Callable[[], AbstractAsyncContextManager[Http]] | None = None,
+        http: AbstractAsyncContextManager[Http] | None = None,
     ) -> AsyncIterator[Api]:
         """Log in (see `connection.login`) and hold connections open.
 
@@ -53,18 +53,18 @@ class Api:
             kubeconfig: Path of a kubeconfig.
             context: The context in it; None for its current one.
             manner: In whose name and for how long requests are made.
-            open_http: Opens what sends the requests; None: aiohttp.
+            http: Sends the requests; None: aiohttp.
 
         Raises:
             LoginError: No usable credentials.
         """
-        if open_http is None:
+        if http is None:
             from vgpu_client.session import open_pooled_http  # aiohttp takes 0.2 s to load
 
-            open_http = open_pooled_http
+            http = open_pooled_http()
         connection = await login(kubeconfig, context)
-        async with open_http() as http:
-            yield cls(Transport(http, connection, manner=manner))
+        async with http as opened:
+            yield cls(Transport(opened, connection, manner=manner))
 
     def within(self, budget: WriteBudget) -> Api:
         """Return this client with a limit on writes, for a caller whose right to write may end.

@@ -127,11 +127,16 @@ async def _output(plugin: _ExecPlugin, cluster: ServerEntry) -> bytes:
         spec["cluster"] = _cluster_info(cluster)
     told = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
     environment = {each.name: each.value for each in plugin.env or ()}
+    environment["KUBERNETES_EXEC_INFO"] = json.dumps(told)
+    return await _run(plugin, {**os.environ, **environment}, has_terminal=has_terminal)
+
+
+async def _run(plugin: _ExecPlugin, env: Mapping[str, str], *, has_terminal: bool) -> bytes:
     try:
         process = await asyncio.create_subprocess_exec(
             plugin.command,
             *(plugin.args or ()),
-            env={**os.environ, **environment, "KUBERNETES_EXEC_INFO": json.dumps(told)},
+            env=env,
             stdin=None if has_terminal else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )

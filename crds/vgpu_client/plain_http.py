@@ -56,6 +56,13 @@ class _FarEnd(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class _Head(NamedTuple):
+    """What precedes the body of a response; the names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+
+
 @dataclass(slots=True, eq=False)
 class _Stream:
     """A connection to a peer, in use or idle."""
@@ -97,12 +104,11 @@ class PlainHttp:
                 connection.writer.write(_text(request, peer))
                 async with asyncio.timeout(limits.silence_s):
                     await connection.writer.drain()
-                    status, headers = await _head(connection.reader)
+                    head = await _head(connection.reader)
             except BaseException:
                 await self.drop(connection)
                 raise
-        body = _body(connection.reader, status, headers)
-        return _PlainAnswer(self, connection, status, headers, body, deadline, limits.silence_s)
+        return _PlainAnswer(self, connection, head, deadline, limits.silence_s)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -154,17 +160,15 @@ class _PlainAnswer:
         self,
         http: PlainHttp,
         connection: _Stream,
-        status: int,
-        headers: Mapping[str, str],
-        body: AsyncIterator[bytes],
+        head: _Head,
         deadline: float | None,
         silence_s: float | None,
     ) -> None:
-        self.status = status
+        self.status = head.status
         self._http = http
         self._connection: _Stream | None = connection
-        self._headers = headers
-        self._body = body
+        self._headers = head.headers
+        self._body = _body(connection.reader, head)
         self._deadline = deadline
         self._silence_s = silence_s
 
@@ -229,9 +233,9 @@ async def _tunnel(peer: _FarEnd) -> tuple[asyncio.StreamReader, asyncio.StreamWr
         lines = [f"CONNECT {peer.authority} HTTP/1.1", f"Host: {peer.authority}"]
         lines += [f"{name}: {value}" for name, value in _proxy_headers(peer)]
         writer.write(_lines(lines))
-        status, _ = await _head(reader)
-        if status != 200:
-            raise NotSent(f"the proxy {proxy.hostname} answers {status}")
+        head = await _head(reader)
+        if head.status != 200:
+            raise NotSent(f"the proxy {proxy.hostname} answers {head.status}")
         await writer.start_tls(peer.tls, server_hostname=peer.name or peer.host)
     except BaseException:
         writer.transport.abort()
@@ -270,8 +274,8 @@ def _lines(lines: list[str]) -> bytes:
     return "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, Mapping[str, str]]:
-    """Return the status and the headers of a response, their names in lower case."""
+async def _head(reader: asyncio.StreamReader) -> _Head:
+    """Return the status and the headers of a response."""
     while True:
         try:
             text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -286,19 +290,19 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, Mapping[str, str]]:
             raise BadAnswer("the response is not HTTP/1")
         if code >= 200:
             fields = (line.partition(":") for line in lines)
-            return code, {name.strip().lower(): value.strip() for name, _, value in fields}
+            headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+            return _Head(code, headers)
 
 
-async def _body(
-    reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]
-) -> AsyncIterator[bytes]:
+async def _body(reader: asyncio.StreamReader, head: _Head) -> AsyncIterator[bytes]:
     """Yield a body as it arrives.
 
     Raises:
         BadAnswer: It ends too early.
     """
-    if status in _NO_BODY:
+    if head.status in _NO_BODY:
         return
+    headers = head.headers
     try:
         if "chunked" in headers.get("transfer-encoding", "").lower():
             while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):

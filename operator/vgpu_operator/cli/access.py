@@ -35,7 +35,7 @@ async def connected(options: argparse.Namespace) -> AsyncIterator[Api]:
         uid=options.uid or "",
         limit_s=options.request_timeout,
     )
-    connect = Api.connect(options.kubeconfig, options.context, manner, open_http=open_plain_http)
+    connect = Api.connect(options.kubeconfig, options.context, manner, http=open_plain_http())
     async with connect as api:
         yield api
 

@@ -79,7 +79,7 @@ def a_kubeconfig(folder: Path, server: str, *, user: dict[str, Any], **cluster: 
 async def an_api(folder: Path, handler: Handler, over: Opened) -> AsyncIterator[Api]:
     async with a_server(handler) as url:
         kubeconfig = a_kubeconfig(folder, url, user={"token": "secret"})
-        async with Api.connect(kubeconfig, open_http=over) as api:
+        async with Api.connect(kubeconfig, http=over()) as api:
             api._sleep = no_wait  # the waits between reads are not tested here
             yield api
 
@@ -204,7 +204,7 @@ async def test_a_write_that_the_server_gave_up_on_has_an_unknown_outcome(
 async def test_a_write_to_nobody_was_not_sent(tmp_path: Path, over: Opened) -> None:
     async with a_server(answering()) as url:
         kubeconfig = a_kubeconfig(tmp_path, url, user={"token": "t"})
-    async with Api.connect(kubeconfig, open_http=over) as api:
+    async with Api.connect(kubeconfig, http=over()) as api:
         with pytest.raises(Unreachable):
             await write(api)
 
@@ -279,7 +279,7 @@ async def test_a_401_renews_the_credentials_once(tmp_path: Path, over: Opened) -
 
     async with a_server(handler) as url:
         kubeconfig = a_kubeconfig(tmp_path, url, user={"token": "old"})
-        async with Api.connect(kubeconfig, open_http=over) as api:
+        async with Api.connect(kubeconfig, http=over()) as api:
             with pytest.raises(Unauthorized):
                 await write(api)
             a_kubeconfig(tmp_path, url, user={"token": "new"})
@@ -353,7 +353,7 @@ async def test_the_server_is_trusted_by_its_authority_only(tmp_path: Path, over:
             kubeconfig = a_kubeconfig(
                 tmp_path, url, user={"token": "t"}, **{"certificate-authority": str(ca)}
             )
-            async with Api.connect(kubeconfig, open_http=over) as api:
+            async with Api.connect(kubeconfig, http=over()) as api:
                 if authority is right:
                     assert await write(api) == {}
                 else:
@@ -396,7 +396,7 @@ async def test_a_pod_logs_in_with_its_service_account_and_follows_its_token(
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", url.rpartition(":")[2])
-        async with Api.connect(open_http=over) as api:
+        async with Api.connect(http=over()) as api:
             with pytest.raises(Unauthorized):
                 await write(api)
             (tmp_path / "token").write_text("new\n")
@@ -476,7 +476,7 @@ async def test_requests_are_made_in_the_name_of_another_user(tmp_path: Path, ove
     manner = Manner(user="joe", groups=("a", "b"), uid="1")
     async with a_server(handler) as server:
         kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
-        async with Api.connect(kubeconfig, None, manner, open_http=over) as api:
+        async with Api.connect(kubeconfig, None, manner, http=over()) as api:
             await api.get(PODS, "p", namespace="n")
             await api.acting_as("jane").get(PODS, "p", namespace="n")
     groups = [("Impersonate-Group", "a"), ("Impersonate-Group", "b")]
@@ -495,7 +495,7 @@ async def test_a_request_lasts_no_longer_than_its_limit(tmp_path: Path, over: Op
 
     async with a_server(handler) as server:
         kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
-        async with Api.connect(kubeconfig, None, Manner(limit_s=0.3), open_http=over) as api:
+        async with Api.connect(kubeconfig, None, Manner(limit_s=0.3), http=over()) as api:
             await api.merge_patch(PODS, "p", {}, namespace="n")
             with pytest.raises(Unreachable, match="no answer in time"):
                 async with asyncio.timeout(4):
@@ -511,7 +511,7 @@ async def test_requests_are_logged_below_debug(
 
     async with a_server(handler) as server:
         kubeconfig = a_kubeconfig(tmp_path, server, user={"token": "t"})
-        async with Api.connect(kubeconfig, open_http=over) as api:
+        async with Api.connect(kubeconfig, http=over()) as api:
             for level, lines in ((logging.DEBUG, 0), (REQUESTS_LEVEL, 1)):
                 caplog.clear()
                 with caplog.at_level(level, REQUESTS.name):
