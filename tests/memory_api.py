@@ -60,7 +60,7 @@ class MemoryApi:
         return self.copied(stored)
 
     def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
-        """Remove an object, finalizers or not."""
+        """Remove an object, even if it has finalizers."""
         gone = self.objects.pop((resource.plural, namespace, name))
         self._gone.add(gone["metadata"]["uid"])
 

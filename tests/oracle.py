@@ -78,7 +78,7 @@ def needed_by(claim: VGPUClaim, pod: Pod | None) -> dict[str, Amounts]:
     """Return the most that a claim's pod uses of each device, now or at a later moment.
 
     Args:
-        claim: As it stands.
+        claim: Its current version.
         pod: The pod that it is reserved for; None: no pod is known, as for a claim that was
             allocated before any pod came. Its requests then stand for containers.
     """

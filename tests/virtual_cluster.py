@@ -98,7 +98,7 @@ class DrawnSlices(Slices):
 
 
 class VirtualCluster(World):
-    """The whole cluster, in a loop of its own.
+    """The whole cluster, in its own event loop.
 
     Attributes:
         plans: What pods ask for, by name.

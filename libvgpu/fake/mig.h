@@ -10,7 +10,7 @@
 #include "machine.h"
 #include "state.h"
 
-#define MIG_MAX_INSTANCES 7 /* most instances of a card */
+#define MIG_MAX_INSTANCES 7 /* the highest number of instances of a card */
 
 struct mig_profile {
     const char *name;

@@ -75,7 +75,7 @@ class Gangs:
             self._born[name] = now
 
     def bind_asked(self, name: str, uid: str) -> None:
-        """Note that the scheduler has called Bind for a group's pod."""
+        """Record that the scheduler has called Bind for a group's pod."""
         self._asked[name].append(self.judge.now)
         self._asked_last[uid] = self.judge.now
 

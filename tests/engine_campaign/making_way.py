@@ -181,7 +181,7 @@ class MakingWay:
             account.is_closed = account.is_closed or account.node == node
 
     def restored(self) -> None:
-        """Note that an older state of everything was restored."""
+        """Record that the API server's data was restored from a backup."""
         self.accounts.clear()
         self._ending.clear()
 

@@ -481,7 +481,7 @@ class Line:
         return await self._send(self.server.apply, args, options)
 
     async def bind_pod(self, **options: Any) -> None:
-        """Bind as `Server.bind_pod`."""
+        """Bind a pod, like `Server.bind_pod`."""
         await self._send(self.server.bind_pod, (), options)
 
     async def _send(

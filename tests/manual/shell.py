@@ -66,7 +66,7 @@ def simple_commands(source: str) -> Iterator[list[str]]:
 
 
 def faults(command: Sequence[str]) -> list[str]:
-    """Return what is wrong with a simple command, or nothing if the command is not known here."""
+    """Return the faults of a simple command; none if the command is not known here."""
     match command:
         case ["make", *rest]:
             found = _of_make(rest)

@@ -43,7 +43,7 @@ def functions_of(file: str) -> frozenset[str]:
 
 
 def series_of(answer: str) -> set[str]:
-    """Return HAMi's metrics of the rows whose second cell begins so."""
+    """Return HAMi's metrics in the rows whose second cell begins with this text."""
     rows = [row for row in ROWS if row[1].startswith(answer)]
     assert rows, answer
     return {name for row in rows for name in re.findall(r"`([A-Za-z_]+)`", row[0])}

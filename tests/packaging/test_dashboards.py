@@ -186,7 +186,7 @@ def test_variables_are_those_that_queries_use(dashboard: Dashboard):
 
 
 def test_a_query_on_a_label_that_is_not_there_has_no_data(tmp_path: Path):
-    """The check of the queries can fail."""
+    """This shows that the check of the queries can fail."""
     odd = DASHBOARDS[0].rows["Now"][0]
     wrong = Dashboard("x", "x", "x", {"r": [type(odd)("t", {"": 'vgpu_leader{node="n"}'})]}, {})
     with pytest.raises(AssertionError, match="exp"):

@@ -154,7 +154,7 @@ def above(figures: dict[str, Any]) -> list[str]:
 
 
 class Reviews:
-    """A process that sends reviews to the webhooks' process all the time, and measures them."""
+    """A process that sends reviews to the webhooks' process continuously, and measures them."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(

@@ -85,7 +85,7 @@ class ANode:
     devices: list[ADevice]
 
     def plan(self, pod: APod) -> list[list[ADevice]] | None:
-        """Return the devices that each container would get, and change nothing."""
+        """Return the devices that each container would get, without changing the model."""
         given: list[list[ADevice]] = []
         for count, gib, cores in pod.containers:
             cores = 0 if pod.app_class == "online" else cores

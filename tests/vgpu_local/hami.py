@@ -90,7 +90,7 @@ class _Plugin(dp_grpc.DevicePluginServicer):
         return dp.PreStartContainerResponse()
 
     async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer as HAMi does, with variables."""
+        """Answer with environment variables, as HAMi does."""
         answer = dp.AllocateResponse()
         for container in request.container_requests:
             (first, *_) = container.devices_ids

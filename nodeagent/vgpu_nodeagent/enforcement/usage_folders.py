@@ -141,7 +141,7 @@ class BoundedFolders:
         os.ftruncate(region, length)
 
     def remove(self, folder: Path) -> None:
-        """Unmount it.
+        """Unmount the usage folder.
 
         Raises:
             OSError: Unmounting is not permitted.

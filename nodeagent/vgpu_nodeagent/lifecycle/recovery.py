@@ -1,4 +1,4 @@
-"""Loads the record of the agent before, or rebuilds it from other records."""
+"""Loads the former agent's record, or rebuilds it from other records."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Priorities:
             self._by_name.setdefault(each.metadata.name, each)
 
     def beside(self, classes: Iterable[PriorityClass]) -> Priorities:
-        """Return these priorities with classes that come first, such as those of a manifest."""
+        """Return these priorities and others that take precedence, such as a manifest's."""
         return Priorities([*classes, *self._by_name.values()], self._unread)
 
     def resolved(self, pod: Pod) -> Pod:

@@ -90,7 +90,7 @@ def scene(module_cluster: LocalCluster) -> dict[str, str]:
 
 @pytest.fixture
 def cluster(module_cluster: LocalCluster, scene: dict[str, str]) -> LocalCluster:
-    """The tests only read the scene, so nothing is emptied between them."""
+    """The tests only read the cluster, so it is not reset between them."""
     return module_cluster
 
 

@@ -1,6 +1,6 @@
 """The agent writes `Prepared` on a pod's own claim only if a running container does not show it.
 
-Of 300 pods whose containers start at once the API server then receives none
+When the containers of 300 pods start at once, the API server receives no such write
 (docs/design/node-and-grants.md).
 """
 

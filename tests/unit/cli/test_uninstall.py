@@ -222,7 +222,7 @@ PLUGINS = (
 
 
 def beside(cluster: Cluster, plugin: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Add a node on which another device plugin runs; return the node."""
+    """Add a node with another device plugin; return the node."""
     cluster.put(DAEMON_SETS, copy.deepcopy(dict(plugin)))
     pod = {"name": "plugin-0", "namespace": "kube-system"}
     labels = plugin["spec"]["selector"]["matchLabels"]

@@ -94,7 +94,7 @@ async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
 async def test_a_node_that_cannot_be_read_frees_nothing(replica: Replica) -> None:
     pod = await a_running_pod(replica)
     replica.news.node_unreadable("node-1", "uid-of-node-1")
-    replica.cache.nodes.pop("node-1")  # like a new leader, which never read the node
+    replica.cache.nodes.pop("node-1")  # as in a new leader, which has never read the node
     replica.news.node_unreadable("node-1", "uid-of-node-1")
     replica.engine.lead()
     await replica.settle()

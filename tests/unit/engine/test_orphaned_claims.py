@@ -141,7 +141,7 @@ async def test_when_most_agents_are_silent_nothing_is_released(orphan: Orphan) -
 
 
 async def test_an_agent_that_was_uninstalled_is_absent(orphan: Orphan) -> None:
-    orphan.replica.state.agents.clear()  # a leader that never saw a pod of it
+    orphan.replica.state.agents.clear()  # a leader that never observed an agent pod
     orphan.goes()
     await orphan.replica.settle()
     orphan.replica.time += names.AGENT_GONE_S + 1

@@ -133,7 +133,7 @@ COMINGS = st.lists(
 def test_what_is_free_is_what_nobody_there_asks_for(
     comings: list[tuple[int, int, int, bool]], asked: int
 ) -> None:
-    """Free CPU is allocatable less the sum over the pods there, whatever came and went before."""
+    """Free CPU is allocatable minus the sum over the current pods, regardless of earlier ones."""
     made = room({"cpu": "1"}, {"cpu": "1"}, {"cpu": "1"})
     there: dict[int, tuple[int, int]] = {}
     for number, node, milli, goes in comings:

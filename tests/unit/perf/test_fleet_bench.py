@@ -1,4 +1,4 @@
-"""A small run of the bench of large fleets measures every kind, and decides."""
+"""A small run of the bench of large fleets measures every kind of request."""
 
 from __future__ import annotations
 

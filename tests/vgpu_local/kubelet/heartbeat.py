@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 async def keep_lease(api: Api, node: str) -> None:
-    """Renew the node's Lease forever; a failed renewal is simply followed by the next one."""
+    """Renew the node's Lease forever; a failed renewal is retried with the next one."""
     while True:
         try:
             await _renew(api, node)

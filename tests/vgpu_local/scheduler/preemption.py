@@ -32,7 +32,7 @@ class Running:
 def victims_on(
     priority: int, running: Sequence[Running], used: Amounts, fits: Callable[[Amounts], bool]
 ) -> list[Running]:
-    """Return the pods that must end for one of this priority; empty if that does not help.
+    """Return the pods to evict for one of this priority; empty if eviction does not help.
 
     Args:
         priority: The priority of the pod that waits.

@@ -117,7 +117,7 @@ class OpenPreemption:
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes on which room is made, by name."""
+        """The names of the nodes on which room is made, sorted."""
         return sorted({room.node for room in self.rooms})
 
     @property
