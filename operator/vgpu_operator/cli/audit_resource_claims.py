@@ -271,10 +271,7 @@ def _read(raw: Mapping[str, Any]) -> Shown:
     metadata = raw["metadata"]
     annotations = metadata.get("annotations") or {}
     consumers = (raw.get("status") or {}).get("reservedFor") or []
-    is_of_scheduler = any(
-        (each.get("exactly") or {}).get("deviceClassName") == dra.SCHEDULER_CLASS
-        for each in ((raw.get("spec") or {}).get("devices") or {}).get("requests") or ()
-    )
+    is_of_scheduler = _is_of_scheduler(raw)
     return Shown(
         key=(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
@@ -292,6 +289,12 @@ def _read(raw: Mapping[str, Any]) -> Shown:
         sole=next((each["request"] for each in _results(raw)), ""),
         is_of_scheduler=is_of_scheduler,
     )
+
+
+def _is_of_scheduler(raw: Mapping[str, Any]) -> bool:
+    requests = ((raw.get("spec") or {}).get("devices") or {}).get("requests") or ()
+    classes = {(each.get("exactly") or {}).get("deviceClassName") for each in requests}
+    return dra.SCHEDULER_CLASS in classes
 
 
 def _consumed(result: Mapping[str, Any]) -> Amounts:

@@ -17,7 +17,7 @@ from vgpu_api.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from vgpu_operator.admission.rules import NamedObjects, ask_by_claims, objects_named_by
 from vgpu_operator.admission.rules.json_patch import applied
 from vgpu_operator.admission.rules.raw_pod import without_nulls
-from vgpu_operator.dialects.claim_templates import is_ours
+from vgpu_operator.dialects.claim_templates import is_of_scheduler, is_ours
 
 Document = Mapping[str, Any]
 KINDS = (RESOURCE_CLAIMS.kind, RESOURCE_CLAIM_TEMPLATES.kind)
@@ -51,7 +51,8 @@ class DeviceClaims:
         """Return a pod that requests what its claims and templates describe, by resource names.
 
         Raises:
-            BadInput: The mode serves none, or another pod has the ResourceClaim already.
+            BadInput: The mode serves none, kube-scheduler would, or another pod has the
+                ResourceClaim already.
             Denied: Something in them cannot be honoured.
         """
         raw = dict(pod)
@@ -64,6 +65,12 @@ class DeviceClaims:
             )
         )
         for entry, known in (*found.templates.items(), *found.claims.items()):
+            if is_of_scheduler(_devices(known)):
+                raise BadInput.forbidden(
+                    f"spec.resourceClaims[{entry}]",
+                    f"kube-scheduler allocates devices of class {dra.SCHEDULER_CLASS}, and its "
+                    "decisions are not simulated",
+                )
             if is_ours(_devices(known)):
                 self._refuse(entry, known, config)
         return applied(raw, ask_by_claims(raw, found, config))

@@ -158,3 +158,10 @@ def test_a_pod_that_asks_by_resources_is_answered_in_mode_claims_too(simulate: S
     }
     (found,) = simulate(pod)
     assert found["node"] == "node"
+
+
+@pytest.mark.parametrize("mode", ["Claims", "Extender"])
+def test_what_kube_scheduler_allocates_is_not_simulated(simulate: Simulate, mode: str) -> None:
+    theirs = a_claim("one", template=True, deviceClassName="scheduler.vgpu.dev")
+    simulate(theirs, a_pod("pod", resourceClaimTemplateName="one"), mode=mode, status=2)
+    assert "spec.resourceClaims[gpu]: Forbidden: kube-scheduler allocates" in simulate.error
