@@ -26,12 +26,16 @@ class PrometheusApi:
 
     Attributes:
         vectors: By metric: the labels and value of each series.
+        matrices: By metric: the labels of each series, and its values by Unix time.
         error: A status and a text; every query is refused with them.
         asked: The parameters of each query, in order.
         headers: The headers of the last query.
     """
 
     vectors: dict[str, Sequence[tuple[Mapping[str, str], str]]] = field(default_factory=dict)
+    matrices: dict[str, Sequence[tuple[Mapping[str, str], Mapping[int, str]]]] = field(
+        default_factory=dict
+    )
     error: tuple[int, str] | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -41,20 +45,43 @@ class PrometheusApi:
         """Answer an instant query."""
         parameters = await self._parameters(request)
         if self.error is not None:
-            status, text = self.error
-            document = {"status": "error", "errorType": "execution", "error": text}
-            return web.json_response(document, status=status)
+            return _error(*self.error)
         found = next(
             (series for name, series in self.vectors.items() if name in parameters["query"]), ()
         )
         result = [{"metric": dict(labels), "value": [AT, value]} for labels, value in found]
         return _success({"resultType": "vector", "result": result})
 
+    async def query_range(self, request: web.Request) -> web.Response:
+        """Answer a range query: the values of each step from start to end, if there are any."""
+        parameters = await self._parameters(request)
+        if self.error is not None:
+            return _error(*self.error)
+        start, end, step = (int(parameters[name]) for name in ("start", "end", "step"))
+        if (end - start) / step > 11_000:
+            return _error(400, "exceeded maximum resolution of 11,000 points per timeseries.")
+        found = next(
+            (series for name, series in self.matrices.items() if name in parameters["query"]), ()
+        )
+        result = [
+            {
+                "metric": dict(labels),
+                "values": [[at, values[at]] for at in range(start, end + 1, step) if at in values],
+            }
+            for labels, values in found
+        ]
+        return _success({"resultType": "matrix", "result": result})
+
     async def _parameters(self, request: web.Request) -> dict[str, str]:
         parameters = {**request.query, **await request.post()}
         self.asked.append({name: str(value) for name, value in parameters.items()})
         self.headers = dict(request.headers)
         return self.asked[-1]
+
+
+def _error(status: int, text: str) -> web.Response:
+    document = {"status": "error", "errorType": "execution", "error": text}
+    return web.json_response(document, status=status)
 
 
 def _success(data: Mapping[str, Any]) -> web.Response:
@@ -67,6 +94,7 @@ async def serving_prometheus(api: PrometheusApi) -> AsyncIterator[PrometheusApi]
     app = web.Application()
     for method in ("GET", "POST"):
         app.router.add_route(method, "/api/v1/query", api.query)
+        app.router.add_route(method, "/api/v1/query_range", api.query_range)
     runner, listening = web.AppRunner(app, access_log=None), listen("127.0.0.1", 0)
     await runner.setup()
     await web.SockSite(runner, listening).start()

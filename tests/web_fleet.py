@@ -7,10 +7,12 @@ and waiting claims.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from builders import a_claim, a_device, a_node, a_request, an_allocated_device, an_allocation
@@ -24,10 +26,11 @@ from vgpu_local.started import Started
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
 from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.web.history import History
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer
 from vgpu_operator.web.sight import Visitors
-from vgpu_operator.web.usage import Usage, Used
+from vgpu_operator.web.usage import Usage, Used, Wanted
 from web_world import EVERYTHING, Reviews
 
 DEVICES_PER_NODE = 8
@@ -55,6 +58,14 @@ RIGHTS: Mapping[str, set[str]] = {
 """The accounts that visit, by their tokens."""
 _EVERY_WAITING = 12
 """One in this many claims waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a fleet."""
+
+    nodes: int
+    claims: int
 
 
 def name_of(node: int) -> str:
@@ -147,7 +158,8 @@ def usage_of(nodes: int, claims: int) -> Usage:
     }
     for number in holders:
         claim = a_holder(number, nodes)
-        (allocated,) = claim.status.allocation.devices if claim.status.allocation else ()
+        assert claim.status.allocation is not None
+        (allocated,) = claim.status.allocation.devices
         busy = 0.0 if number % 6 == 0 else (number * 37 % 90 + 5) / 100
         memory = int(allocated.memory_mib * (0.04 if number % 6 == 0 else 0.4 + busy / 2))
         used = Used(memory, round((allocated.cores or 30) * busy, 1))
@@ -158,7 +170,34 @@ def usage_of(nodes: int, claims: int) -> Usage:
         of_devices[allocated.uuid] = Used(
             device.memory_mib + used.memory_mib, (device.cores or 0.0) + (used.cores or 0.0)
         )
-    return Usage(of_devices, of_claims)
+    peaks = {key: 1.3 * (used.cores or 0.0) for key, used in of_claims.items()}
+    return Usage(of_devices, of_claims, peaks=peaks)
+
+
+class LastDay(History):
+    """A history without a Prometheus: use that follows office hours, with a gap."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(None, Clock())
+        self._size = size
+
+    async def of(self, wanted: Wanted) -> dict[str, Any]:
+        """Return 24 hours until `NOW`."""
+        of = {"node": 1, "claim": 1}
+        gpus = next((of[name] for name, _ in wanted.labels if name in of), self._size.nodes)
+        parts = [
+            0.35 + 0.25 * math.sin((at - 30) / 15) + 0.03 * math.sin(at * 1.7) for at in range(97)
+        ]
+        known = [None if 40 <= at < 44 else part for at, part in enumerate(parts)]
+        end = int(datetime.fromisoformat(NOW).timestamp())
+        memory, cores = gpus * 60_000, gpus * 100
+        return {
+            "problem": "",
+            "start": end - 96 * 900,
+            "stepS": 900,
+            "memoryMiB": [None if part is None else part * memory for part in known],
+            "cores": [None if part is None else part * cores for part in known],
+        }
 
 
 def _allocated(status: str, number: int, reason: str = "", message: str = "") -> Condition:
@@ -178,14 +217,6 @@ def _namespace(number: int) -> str:
 
 def _name(number: int) -> str:
     return f"{WORK[number % len(WORK)]}-{number:05d}"
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The size of a fleet."""
-
-    nodes: int
-    claims: int
 
 
 class ServedFleet(Started):
@@ -217,7 +248,9 @@ class ServedFleet(Started):
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         visitors, synced = Visitors(self.reviews), asyncio.Event()  # type: ignore[arg-type]
         synced.set()
-        server = WebServer(self._mirror, visitors, listening, tls=None, synced=synced)
+        server = WebServer(
+            self._mirror, visitors, LastDay(self.size), listening, tls=None, synced=synced
+        )
         self._loop.enter(server, self._undo)
 
     def stop(self) -> None:

@@ -33,6 +33,8 @@ VIEWS = {
     "claims": ("#/claims", "Claims"),
     "waiting": ("#/claims?state=Waiting&sort=since", "Waiting claims"),
     "claim": ("#/claims/robotics/train-00005-gpu", "Claim robotics/train-00005-gpu"),
+    "idle": ("#/idle", "Idle claims"),
+    "search": ("#/search?text=0000", "Search for 0000"),
     "what-if": ("#/what-if", "What if"),
 }
 """By name: the address, and the beginning of its heading."""

@@ -15,7 +15,7 @@ from web_fleet import ServedFleet, Size
 from web_visit import CHROMIUM, POD, visit
 
 OUT = Path(__file__).parents[2] / "docs" / "operations" / "web"
-SHOWN = ("fleet", "node", "claim", "what-if")
+SHOWN = ("fleet", "node", "idle", "claim", "what-if")
 QUALITY = 70
 
 

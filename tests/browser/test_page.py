@@ -86,7 +86,8 @@ def test_everything_is_reached_by_tab_in_the_order_of_the_page_and_the_focus_is_
             )
             assert outline >= FOCUS_PX, stops
             tab.page.keyboard.press("Tab")
-        names = ["Skip to content", "Fleet", "Nodes", "Claims", "Waiting", "What if", "leave"]
+        names = ["Skip to content", "Fleet", "Nodes", "Claims", "Waiting", "Idle", "What if"]
+        names += ["search-text", "leave"]
         assert stops[: len(names)] == names
         filters = ["filter-text", "filter-state", "filter-go"]
         assert stops[len(names) : len(names) + len(filters)] == filters
@@ -146,7 +147,7 @@ def test_a_screen_reader_is_given_names_states_and_amounts(
         tab.log_in()
         tab.go("nodes")
         page = tab.page
-        assert page.get_by_role("navigation", name="Views").get_by_role("link").count() == 5
+        assert page.get_by_role("navigation", name="Views").get_by_role("link").count() == 6
         assert page.locator("a[aria-current=page]").all_text_contents() == ["Nodes"]
         assert page.get_by_role("table", name="Nodes").count() == 1
         assert page.get_by_role("rowheader").all_text_contents() == ["gpu-a-0000", "gpu-b-0001"]
@@ -297,6 +298,39 @@ def test_a_reason_leads_to_the_claims_that_wait_for_it_with_their_sentence(
         found = tab.page.locator(".reason").all_inner_texts()
         assert set(found) == {word}
         assert all(tab.page.locator(".sentence").all_inner_texts())
+
+
+def test_what_is_typed_into_the_search_is_found_while_it_is_typed(
+    browser: Browser, small: ServedFleet
+) -> None:
+    with visit(browser, small) as tab:
+        tab.log_in()
+        field = tab.page.get_by_label("Search claims, pods, nodes and devices")
+        field.focus()
+        tab.page.keyboard.type("gpu-b")
+        tab.page.get_by_role("heading", level=1, name="Search for gpu-b").wait_for()
+        assert tab.focused() == "search-text"
+        found = tab.page.get_by_role("region", name="Found nodes").get_by_role("rowheader")
+        assert found.all_text_contents() == ["gpu-b-0001"]
+        tab.page.keyboard.type("-none")
+        tab.page.get_by_text("Nothing that you may see has gpu-b-none in its name.").wait_for()
+        tab.go("fleet")
+        assert field.input_value() == ""
+
+
+def test_the_last_day_is_drawn_with_its_gap_and_told_to_screen_readers(
+    browser: Browser, small: ServedFleet
+) -> None:
+    with visit(browser, small) as tab:
+        tab.log_in()
+        pictures = tab.page.locator("figure svg")
+        pictures.first.wait_for()
+        told = [each.get_attribute("aria-label") or "" for each in pictures.all()]
+        assert [text.partition(" in the last 24 hours: now ")[0] for text in told] == [
+            "Memory used",
+            "Compute used, devices",
+        ]
+        assert pictures.first.locator(".line").count() == 2, "a gap is no line"
 
 
 def test_a_page_that_does_not_exist_says_so(browser: Browser, small: ServedFleet) -> None:

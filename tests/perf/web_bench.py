@@ -40,6 +40,7 @@ from vgpu_client.clock import Clock
 from vgpu_client.listen import listen
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
+from vgpu_operator.web.history import History
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer
 from vgpu_operator.web.sight import Visitors
@@ -150,7 +151,8 @@ async def serve(nodes: int, claims: int) -> None:
     listening, synced = listen("127.0.0.1", 0), asyncio.Event()
     synced.set()
     visitors = Visitors(Reviews(RIGHTS))  # type: ignore[arg-type]
-    async with WebServer(mirror, visitors, listening, tls=None, synced=synced):
+    history = History(None, Clock())
+    async with WebServer(mirror, visitors, history, listening, tls=None, synced=synced):
         changing = asyncio.create_task(change(mirror, nodes))
         port = listening.getsockname()[1]
         figures = {"fill_s": took, "rows_s": rows_ms / 1000, "rss_filled_mib": resident_mib()}

@@ -29,6 +29,7 @@ from vgpu_operator.engine.informers import (
 )
 from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.web.agent_metrics import AgentMetrics
+from vgpu_operator.web.history import History
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.prometheus import Prometheus
 from vgpu_operator.web.server import WebServer
@@ -88,7 +89,8 @@ async def run(config: WebConfig) -> None:
             tls = identity.context
         stopping = asyncio.create_task(stop.wait())
         listening = listen(config.listen.host, config.listen.port)
-        async with WebServer(mirror, Visitors(api), listening, tls=tls, synced=synced):
+        history = History(prometheus, Clock())
+        async with WebServer(mirror, Visitors(api), history, listening, tls=tls, synced=synced):
             await asyncio.wait([*work, stopping], return_when=asyncio.FIRST_COMPLETED)
         ended = [task for task in work if task.done()]
         for task in (*work, *side, stopping):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ import orjson
 
 from vgpu_client.credentials import TokenFile
 from vgpu_client.errors import LoginError
+from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web.usage import (
     CLAIM_CORES,
     CLAIM_MEMORY,
@@ -30,6 +32,10 @@ LARGEST_ANSWER = 64 << 20
 _LARGEST_ERROR = 200
 _DEVICE = "device_uuid"
 _PART = "namespace, claim, pod, container, device_uuid"
+# During an update two agents report a device, so the largest value of each is taken first.
+_BY = {DEVICE_MEMORY: _DEVICE, DEVICE_CORES: _DEVICE, CLAIM_MEMORY: _PART, CLAIM_CORES: _PART}
+_PEAKS_S = 120.0
+"""The peaks of an hour are read less often than the rest: they cost more, and change slowly."""
 
 
 class Prometheus:
@@ -57,6 +63,8 @@ class Prometheus:
         self._labels = labels
         self._token = token
         self._tls = tls
+        self._peaks: Mapping[ClaimKey, float] = {}
+        self._peaks_until = 0.0
 
     async def usage(self) -> Usage:
         """Return the present use.
@@ -64,18 +72,39 @@ class Prometheus:
         Raises:
             UsageUnread: Prometheus does not answer, or refuses.
         """
-        # During an update two agents report a device, which differ in labels of the target.
-        of = {
-            DEVICE_MEMORY: _DEVICE,
-            DEVICE_CORES: _DEVICE,
-            CLAIM_MEMORY: _PART,
-            CLAIM_CORES: _PART,
-        }
-        queries = (f"max by ({by}) ({self.series(name)})" for name, by in of.items())
+        queries = (f"max by ({by}) ({self.series(name)})" for name, by in _BY.items())
         found = await asyncio.gather(*map(self.query, queries))
-        samples = dict(zip(of, found, strict=True))
+        samples = dict(zip(_BY, found, strict=True))
         problem = "" if samples[DEVICE_MEMORY] else f"Prometheus has no series {DEVICE_MEMORY}"
-        return await asyncio.to_thread(usage_of, samples, problem=problem)
+        peaks = await self._current_peaks()
+        usage = await asyncio.to_thread(usage_of, samples, problem=problem)
+        return replace(usage, peaks=peaks)
+
+    async def _current_peaks(self) -> Mapping[ClaimKey, float]:
+        now = asyncio.get_running_loop().time()
+        if now >= self._peaks_until:
+            self._peaks = await self._read_peaks()
+            self._peaks_until = now + _PEAKS_S
+        return self._peaks
+
+    async def _read_peaks(self) -> Mapping[ClaimKey, float]:
+        # The sum of the containers' peaks is at least the peak of their sum. What did not run an
+        # hour ago has had no hour to be idle.
+        cores = self.series(CLAIM_CORES)
+        found = await self.query(
+            f"sum by (namespace, claim) (max by ({_PART}) (max_over_time({cores}[1h]))) "
+            f"and on (namespace, claim) count by (namespace, claim) ({cores} offset 1h)"
+        )
+        return {
+            ClaimKey(each.labels.get("namespace", ""), each.labels.get("claim", "")): round(
+                100 * each.value, 1
+            )
+            for each in found
+        }
+
+    def summed(self, name: str, **labels: str) -> str:
+        """Return the expression for the sum of a metric over the series that have these labels."""
+        return f"sum(max by ({_BY[name]}) ({self.series(name, **labels)}))"
 
     def series(self, name: str, **labels: str) -> str:
         """Return the selector of a metric's series that have these labels."""
@@ -94,6 +123,22 @@ class Prometheus:
             return [Sample(dict(each["metric"]), float(each["value"][1])) for each in found]
         except (LookupError, TypeError, ValueError) as error:
             raise UsageUnread(f"Prometheus answers something else: {error!r}") from error
+
+    async def query_range(
+        self, expression: str, *, start: int, end: int, step_s: int
+    ) -> Mapping[int, float]:
+        """Return the values of an expression that has one series, by Unix time.
+
+        Raises:
+            UsageUnread: Prometheus does not answer, or refuses.
+        """
+        span = {"start": str(start), "end": str(end), "step": str(step_s)}
+        found = await self._result("query_range", {"query": expression, **span}, "matrix")
+        try:
+            values = [(int(at), float(value)) for each in found for at, value in each["values"]]
+        except (LookupError, TypeError, ValueError) as error:
+            raise UsageUnread(f"Prometheus answers something else: {error!r}") from error
+        return {at: value for at, value in values if value >= 0}
 
     async def _result(
         self, path: str, parameters: Mapping[str, str], kind: str

@@ -1,6 +1,7 @@
 """Serves the web page over HTTP: static files, and JSON documents for visitors with a token.
 
-    GET  /api/v1/me  /fleet  /nodes  /nodes/NAME  /claims  /claims/NAMESPACE/NAME
+    GET  /api/v1/me  /fleet  /nodes  /nodes/NAME  /claims  /claims/NAMESPACE/NAME  /idle  /search
+    GET  /api/v1/history/fleet  /nodes/NAME  /namespaces/NAME  /claims/NAMESPACE/NAME
     POST /api/v1/what-if
 
 A GET that accepts `text/event-stream` stays open and receives the document again whenever it
@@ -32,6 +33,7 @@ from vgpu_client.reviews import User
 from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views, what_if
+from vgpu_operator.web.history import History
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused, Visitors
 
@@ -88,6 +90,7 @@ class WebServer:
     Args:
         mirror: The cluster to show.
         visitors: Reviews tokens and permissions.
+        history: Returns the use of the last day.
         listening: The listening socket; the server closes it.
         tls: The server's certificate; None: plain HTTP.
         synced: Set once the mirror is complete; until then the response is 503.
@@ -97,6 +100,7 @@ class WebServer:
         self,
         mirror: Mirror,
         visitors: Visitors,
+        history: History,
         listening: socket,
         *,
         tls: ssl.SSLContext | None,
@@ -104,6 +108,7 @@ class WebServer:
     ) -> None:
         self._mirror = mirror
         self._visitors = visitors
+        self._history = history
         self._listening = listening
         self._tls = tls
         self._synced = synced
@@ -130,11 +135,27 @@ class WebServer:
             ),
             "/claims": self._claims,
             "/claims/{namespace}/{name}": self._claim,
+            "/idle": lambda request, sight: views.idle(
+                mirror, sight, views.Query.read(request.query, views.IDLE_ORDERS)
+            ),
+            "/search": lambda request, sight: views.search(
+                mirror, sight, views.Query.read(request.query, ())
+            ),
         }
-        orders = {"/nodes": views.NODE_ORDERS, "/claims": views.CLAIM_ORDERS}
+        orders: Mapping[str, Collection[str]] = {
+            "/nodes": views.NODE_ORDERS,
+            "/claims": views.CLAIM_ORDERS,
+            "/idle": views.IDLE_ORDERS,
+            "/search": (),
+        }
         for path, view in views_by_path.items():
             handle = self._document(view, orders.get(path))
             app.router.add_get(f"/api/v1{path}", handle)
+        for path in (
+            *("/fleet", "/nodes/{name}", "/namespaces/{namespace}"),
+            "/claims/{namespace}/{name}",
+        ):
+            app.router.add_get(f"/api/v1/history{path}", self._last_day)
         app.router.add_post("/api/v1/what-if", self._what_if)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=30, shutdown_timeout=1
@@ -220,6 +241,13 @@ class WebServer:
             return web.Response(body=body, content_type=_JSON)
 
         return handle
+
+    async def _last_day(self, request: web.Request) -> web.StreamResponse:
+        user = await self._visitor(request)
+        views.Query.read(request.query, None)
+        sight = await self._sight(user, request)
+        found = await self._history.of(views.last_day(self._mirror, sight, request.match_info))
+        return web.Response(body=orjson.dumps(found), content_type=_JSON)
 
     async def _visitor(self, request: web.Request) -> User:
         user = await self._visitors.user(request.headers.get("Authorization", ""))

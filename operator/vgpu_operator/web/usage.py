@@ -65,11 +65,14 @@ class Usage:
         devices: By UUID; a device that is missing is unknown.
         claims: By key; a claim that is missing is unknown.
         problem: Why some or all is unknown, in one line; empty: nothing is wrong.
+        peaks: The most compute that a claim used at any time of the last hour, in percent of one
+            device, for claims that have run for an hour; None: unknown.
     """
 
     devices: Mapping[str, Used] = field(default_factory=dict)
     claims: Mapping[ClaimKey, Used] = field(default_factory=dict)
     problem: str = ""
+    peaks: Mapping[ClaimKey, float] | None = None
 
 
 UNREAD = Usage(problem="the use of memory and compute is being read")
@@ -81,6 +84,19 @@ class Sample:
 
     labels: Mapping[str, str]
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The series whose history is wanted.
+
+    Attributes:
+        of_claims: True for the use of claims, False for that of devices.
+        labels: The labels of the series, sorted by name; none: the whole fleet.
+    """
+
+    of_claims: bool
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class UsageSource(Protocol):

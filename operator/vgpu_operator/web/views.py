@@ -27,11 +27,15 @@ from vgpu_operator.web.mirror import (
     NodeRow,
 )
 from vgpu_operator.web.sight import Sight, VisitorRefused
-from vgpu_operator.web.usage import Used, UsedSum, sum_of
+from vgpu_operator.web.usage import Used, UsedSum, Wanted, sum_of
 
 Document: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
+IDLE_PART = 0.05
+"""A claim that has used less of its share for an hour is idle."""
+MOST_FOUND = 20
+"""The most objects of a kind that a search shows."""
 LARGEST_PAGE = 200
 _PAGE = 50
 _LARGEST_FILTER = 253
@@ -126,6 +130,7 @@ def fleet(mirror: Mirror, sight: Sight) -> Document:
             "reasons": _counted(claim.reason for claim in waiting),
             "waitingSince": min((claim.since for claim in waiting if claim.since), default=""),
         },
+        "idle": _idle_sum(mirror, claims),
         "readsClaims": sight.everywhere or bool(sight.namespaces),
         "namespaces": _namespaces(mirror, claims),
         "others": _sum_of(
@@ -288,6 +293,7 @@ def _device(mirror: Mirror, sight: Sight, device: GPUDevice) -> Document:
     in_mig_mode = device.status.mig is not None and device.status.mig.enabled
     return {
         "name": device.metadata.name,
+        "node": device.spec.node_name,
         "uuid": device.status.uuid,
         "index": device.status.index,
         "model": device.status.model,
@@ -356,8 +362,18 @@ def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
         "usage": _usage(mirror, sight),
         "states": _counted(row.state for row in readable),
         "namespaces": sorted({row.key.namespace for row in readable})[:_NAMESPACES],
+        "readsClaims": sight.everywhere or bool(sight.namespaces),
+        "held": _held_in(readable, query.namespace) if query.namespace else None,
         "others": hidden if sight.devices else None,
         **_paged(rows, query, lambda row: _claim_row(mirror, row)),
+    }
+
+
+def _held_in(rows: Iterable[ClaimRow], namespace: str) -> Document:
+    of = [row for row in rows if row.key.namespace == namespace]
+    return {
+        "memoryMiB": sum(row.memory_mib for row in of),
+        "cores": sum(row.cores for row in of),
     }
 
 
@@ -428,6 +444,147 @@ def _must_read(sight: Sight, namespace: str) -> None:
     if not sight.reads(namespace):
         text = f'user "{sight.user}" cannot list vgpuclaims.vgpu.dev in namespace "{namespace}"'
         raise VisitorRefused(403, text)
+
+
+# Idle claims.
+
+IDLE_ORDERS: Mapping[str, Callable[[ClaimRow], Any]] = {
+    "name": CLAIM_ORDERS["name"],
+    "node": CLAIM_ORDERS["node"],
+    "memory": CLAIM_ORDERS["memory"],
+    "since": CLAIM_ORDERS["since"],
+}
+
+
+def idle(mirror: Mirror, sight: Sight, query: Query) -> Document:
+    """Return the readable claims that hold devices and have computed next to nothing for an hour.
+
+    Those that hold the most memory come first.
+    """
+    readable = [row for row in mirror.claims.values() if sight.reads(row.key.namespace)]
+    found = [row for row in readable if _is_idle(mirror, row) and _is_asked_for(row, query)]
+    rows = _in_order(found, query, IDLE_ORDERS, "-memory", lambda row: row.key)
+    peaks = mirror.usage.peaks
+    return {
+        "usage": _usage(mirror, sight),
+        "known": peaks is not None,
+        "readsClaims": sight.everywhere or bool(sight.namespaces),
+        "memoryMiB": sum(row.memory_mib for row in found),
+        **_paged(
+            rows, query, lambda row: {**_claim_row(mirror, row), "peak": (peaks or {})[row.key]}
+        ),
+    }
+
+
+def _idle_sum(mirror: Mirror, claims: Iterable[ClaimRow]) -> Document | None:
+    if mirror.usage.peaks is None:
+        return None
+    found = [claim for claim in claims if _is_idle(mirror, claim)]
+    return {"claims": len(found), "memoryMiB": sum(claim.memory_mib for claim in found)}
+
+
+def _is_idle(mirror: Mirror, row: ClaimRow) -> bool:
+    peak = (mirror.usage.peaks or {}).get(row.key)
+    used = mirror.usage.claims.get(row.key)
+    # Without the compute of each container, as with MIG instances, the peak is only a part.
+    if not row.node or peak is None or used is None or used.cores is None:
+        return False
+    return peak < IDLE_PART * (row.cores or 100)
+
+
+# Search.
+
+
+def search(mirror: Mirror, sight: Sight, query: Query) -> Document:
+    """Return the claims, nodes and devices whose names contain the text, the first of each kind.
+
+    A claim is also found by its pod and its namespace, a device by its UUID.
+    """
+    text = query.text.strip().lower()
+    claims = _claims_named(mirror, sight, text)
+    nodes = mirror.nodes() if sight.devices else {}
+    named = sorted(name for name in nodes if _is_found(text, name))
+    devices = _devices_named(mirror, nodes, text)
+    shown = slice(MOST_FOUND)
+    return {
+        "text": query.text.strip(),
+        "claims": {
+            "items": [_claim_row(mirror, row) for row in claims[shown]],
+            "total": len(claims),
+        },
+        "nodes": {
+            "items": [_node_row(mirror, nodes[name], sight) for name in named[shown]],
+            "total": len(named),
+        },
+        "devices": {
+            "items": [_device(mirror, sight, device) for device in devices[shown]],
+            "total": len(devices),
+        },
+        "readsClaims": sight.everywhere or bool(sight.namespaces),
+        "readsDevices": sight.devices,
+    }
+
+
+def _claims_named(mirror: Mirror, sight: Sight, text: str) -> list[ClaimRow]:
+    found = [
+        row
+        for row in mirror.claims.values()
+        if sight.reads(row.key.namespace)
+        and _is_found(text, row.pod, f"{row.key.namespace}/{row.key.name}")
+    ]
+    return sorted(found, key=lambda row: row.key)
+
+
+def _devices_named(mirror: Mirror, nodes: Iterable[str], text: str) -> list[GPUDevice]:
+    found = [
+        device
+        for name in nodes
+        for device in mirror.state.ledger.devices(name)
+        if _is_found(text, device.status.uuid, device.metadata.name)
+    ]
+    return sorted(found, key=lambda device: (device.spec.node_name, device.status.index or 0))
+
+
+def _is_found(text: str, *names: str) -> bool:
+    """Return True if a name contains the text; an empty text is in none."""
+    return bool(text) and any(text in name.lower() for name in names)
+
+
+# The last day.
+
+
+def last_day(mirror: Mirror, sight: Sight, place: Mapping[str, str]) -> Wanted:
+    """Return the series of the use whose last 24 hours are asked for.
+
+    Args:
+        mirror: The cluster.
+        sight: What the visitor may see.
+        place: `namespace` and `name`: a claim; `namespace`; `name`: a node; nothing: the fleet.
+
+    Raises:
+        VisitorRefused: The visitor may not see this use, or the node or claim does not exist.
+    """
+    namespace, name = place.get("namespace"), place.get("name")
+    if namespace is not None:
+        _must_read(sight, namespace)
+        if name is None:
+            return Wanted(of_claims=True, labels=(("namespace", namespace),))
+        if ClaimKey(namespace, name) not in mirror.claims:
+            raise VisitorRefused(404, f"no claim {name} in namespace {namespace}")
+        return Wanted(of_claims=True, labels=(("claim", name), ("namespace", namespace)))
+    _must_see_all_use(sight)
+    if name is None:
+        return Wanted(of_claims=False)
+    if name not in mirror.nodes():
+        raise VisitorRefused(404, f"no node {name} with devices")
+    return Wanted(of_claims=False, labels=(("node", name),))
+
+
+def _must_see_all_use(sight: Sight) -> None:
+    _must_see_devices(sight)
+    if not sight.everywhere:
+        text = "cannot list vgpuclaims.vgpu.dev in all namespaces"
+        raise VisitorRefused(403, f'user "{sight.user}" {text}')
 
 
 # Usage.

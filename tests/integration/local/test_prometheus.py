@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from vgpu_api.resources import RESOURCE_QUOTAS
+from vgpu_api.resources import RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Resource
+from vgpu_local.accounts import token
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
@@ -33,13 +34,18 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.tools]
 
 COMPONENTS = ROOT / "manifests" / "components"
 RULES = ("alerts/alerts.yaml", "alerts/recording.yaml", "hami-records/records.yaml")
+RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", False)
+CLUSTER_ROLE_BINDINGS = Resource(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False)
+(PORT,) = free_ports(1)
 THIRD = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}
 WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16000}
 
 
 @pytest.fixture(scope="module")
 def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    with whole_cluster([t4_node("one")], ClusterOptions()) as cluster:
+    options = ClusterOptions(config={"web": {"prometheus": f"http://127.0.0.1:{PORT}"}})
+    with whole_cluster([t4_node("one")], options) as cluster:
         yield cluster
 
 
@@ -105,7 +111,6 @@ class Prometheus:
 @contextlib.contextmanager
 def prometheus(cluster: LocalCluster, folder: Path) -> Iterator[Prometheus]:
     ports = cluster.metrics_ports()
-    (port,) = free_ports(1)
     rules = []
     for name in RULES:
         (rule,) = documents(name)
@@ -125,12 +130,12 @@ def prometheus(cluster: LocalCluster, folder: Path) -> Iterator[Prometheus]:
         "prometheus",
         f"--config.file={folder / 'prometheus.yaml'}",
         f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
+        f"--web.listen-address=127.0.0.1:{PORT}",
     ]
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(command, stderr=log, stdout=log)
         try:
-            found = Prometheus(port)
+            found = Prometheus(PORT)
             until(cluster, found.is_ready)
             yield found
         finally:
@@ -208,3 +213,57 @@ def test_scraped_series_keep_the_tenants_labels_and_every_rule_evaluates_on_them
 
         until(cluster, waits_for_quota)
     cluster.run(cluster.api.delete(RESOURCE_QUOTAS, "full", namespace="default"))
+
+
+def a_viewer(cluster: LocalCluster) -> str:
+    """Make an account that may see all that the page shows; return its token."""
+    rule = {
+        "apiGroups": ["", "vgpu.dev"],
+        "resources": ["gpudevices", "nodes", "vgpuclaims"],
+        "verbs": ["list"],
+    }
+    subject = {"kind": "ServiceAccount", "namespace": "default", "name": "viewer"}
+    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "viewer"}
+    for resource, rest in (
+        (SERVICE_ACCOUNTS, {}),
+        (CLUSTER_ROLES, {"rules": [rule]}),
+        (CLUSTER_ROLE_BINDINGS, {"roleRef": role, "subjects": [subject]}),
+    ):
+        metadata = {"name": "viewer"} | ({"namespace": "default"} if resource.namespaced else {})
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        cluster.run(cluster.api.create(resource, {**kind, "metadata": metadata, **rest}))
+    return cluster.run(token(cluster.api, ("default", "viewer")))
+
+
+def test_the_page_shows_the_use_that_prometheus_has_and_goes_on_without_it(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(
+        cluster, a_pod("shown", a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9}))
+    )
+    running(cluster, "shown")
+    page, admin = cluster.start_page(), a_viewer(cluster)
+
+    def get(path: str) -> Any:
+        status, found = page.get(f"/api/v1{path}", admin)
+        assert status == 200, found
+        return found
+
+    def used() -> Any:
+        (claim,) = [each for each in get("/claims")["items"] if each["pod"] == "shown"]
+        return claim["used"]
+
+    assert used() is None
+    with prometheus(cluster, tmp_path) as server:
+        until(cluster, lambda: used() is not None)
+        ((_, bytes_used),) = [
+            each["value"] for each in server.series("vgpu_device_memory_used_bytes")
+        ]
+        devices = get("/fleet")["devices"]["used"]
+        assert (devices["known"], devices["of"]) == (1, 1)
+        assert devices["memoryMiB"] == -(-int(bytes_used) // 2**20)
+        history = get("/history/fleet")
+        assert (history["problem"], len(history["memoryMiB"])) == ("", 97)
+        assert get("/idle")["known"]
+    until(cluster, lambda: "Prometheus does not answer" in get("/fleet")["usage"]["problem"])
+    assert used() is None

@@ -23,8 +23,9 @@ from vgpu_client.session import open_session
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import agent_metrics, prometheus, usage_reader
 from vgpu_operator.web.agent_metrics import AgentMetrics
+from vgpu_operator.web.history import REFUSED_S, History
 from vgpu_operator.web.prometheus import Prometheus
-from vgpu_operator.web.usage import UNREAD, Usage, UsageUnread, Used
+from vgpu_operator.web.usage import UNREAD, Usage, UsageUnread, Used, Wanted
 from vgpu_operator.web.usage_reader import UsageReader
 from web_world import a_mirror
 
@@ -91,7 +92,7 @@ async def test_every_query_has_the_labels_of_the_cluster() -> None:
     api = some_use()
     async with a_client(api, labels={"cluster": 'a"b'}) as client:
         await client.usage()
-    assert len(api.asked) == 4
+    assert len(api.asked) == 5
     assert all('{cluster="a\\"b"}' in each["query"] for each in api.asked)
 
 
@@ -161,6 +162,61 @@ async def test_an_answer_of_any_size_is_not_kept(monkeypatch: pytest.MonkeyPatch
     async with a_client(some_use()) as client:
         with pytest.raises(UsageUnread, match="answers more than"):
             await client.usage()
+
+
+# Idle claims and the last day.
+
+
+async def test_the_peaks_of_an_hour_are_asked_for_claims_that_ran_an_hour_ago() -> None:
+    api = some_use()
+    metric = api.vectors.pop("vgpu_claim_cores_used_ratio")
+    ran = {"namespace": "default", "claim": "a"}
+    api.vectors = {
+        "max_over_time(vgpu_claim_cores_used_ratio{}[1h])": [(ran, "0.0123")],
+        **api.vectors,
+        "vgpu_claim_cores_used_ratio": metric,
+    }
+    async with a_client(api) as client:
+        assert (await client.usage()).peaks == {A: 1.2}
+        asked = len(api.asked)
+        assert (await client.usage()).peaks == {A: 1.2}
+    (peaks,) = [each["query"] for each in api.asked if "[1h]" in each["query"]]
+    assert "offset 1h" in peaks
+    assert len(api.asked) == 2 * asked - 1, "the peaks are kept for a while"
+
+
+async def test_the_last_day_has_a_point_for_each_quarter_of_an_hour_and_gaps() -> None:
+    now = 1_772_452_800.0 + 100  # a quarter of an hour, and a bit
+    last = 1_772_452_800
+    api = PrometheusApi(
+        matrices={
+            "vgpu_claim_memory_used_bytes": [({}, {last: str(2 * GIB), last - 900: "NaN"})],
+            "vgpu_claim_cores_used_ratio": [({}, {last - 900: "0.5"})],
+        }
+    )
+    wanted = Wanted(of_claims=True, labels=(("claim", "a"), ("namespace", 'x"y')))
+    async with a_client(api) as client:
+        history = History(client, SetClock(now))
+        found = await history.of(wanted)
+        assert (found["start"], found["stepS"], found["problem"]) == (last - 86_400, 900, "")
+        assert found["memoryMiB"] == [*[None] * 96, 2048.0]
+        assert found["cores"] == [*[None] * 95, 50.0, None]
+        assert len(api.asked) == 2
+        await history.of(wanted)
+        assert len(api.asked) == 2, "an answer is kept for some minutes"
+    assert all('{claim="a",namespace="x\\"y"}' in each["query"] for each in api.asked)
+
+
+async def test_a_last_day_that_prometheus_refuses_is_asked_for_again_after_a_while() -> None:
+    api, clock = PrometheusApi(error=(503, "query timed out")), SetClock(1e9)
+    async with a_client(api) as client:
+        history = History(client, clock)
+        wanted = Wanted(of_claims=False)
+        assert (await history.of(wanted))["problem"] == "Prometheus refuses: query timed out"
+        api.error = None
+        assert "timed out" in (await history.of(wanted))["problem"]
+        clock.time += REFUSED_S
+        assert (await history.of(wanted))["problem"] == ""
 
 
 # The agents.

@@ -367,3 +367,91 @@ def test_the_reason_for_which_use_is_unknown_is_told() -> None:
         views.claim(mirror, ADMIN, ClaimKey("default", "a"), now=NOW),
     ):
         assert found["usage"]["problem"] == "Prometheus does not answer"
+
+
+# Idle claims.
+
+
+def idle(mirror: Mirror, sight: Sight = ADMIN, **given: str) -> Any:
+    return views.idle(mirror, sight, views.Query.read(given, views.IDLE_ORDERS))
+
+
+def an_idle_mirror() -> Mirror:
+    """Holders of 25 % each, but for `large`; their peaks are on both sides of a twentieth."""
+    peaks = {"quiet": 1.2, "busy": 1.3, "odd": 0.0, "large": 0.5}
+    mirror = a_mirror(
+        claims=[
+            a_holder("quiet", namespace="mine"),
+            a_holder("busy", namespace="mine"),
+            a_holder("odd", namespace="mine", uuid="GPU-0-1"),
+            a_holder("young", namespace="mine", uuid="GPU-0-1"),
+            a_holder("large", namespace="theirs", uuid="GPU-1-0", node="node-1", memory_mib=8192),
+            a_waiter("waits", namespace="mine"),
+        ]
+    )
+    keys = {name: ClaimKey("theirs" if name == "large" else "mine", name) for name in peaks}
+    used = {key: Used(100, None if name == "odd" else 0.0) for name, key in keys.items()}
+    mirror.take_usage(Usage(claims=used, peaks={key: peaks[name] for name, key in keys.items()}))
+    return mirror
+
+
+def test_holders_that_used_less_than_a_twentieth_of_their_share_for_an_hour_are_idle() -> None:
+    """One that has not run for an hour, and one whose compute is unknown in part, are not."""
+    mirror = an_idle_mirror()
+    found = idle(mirror)
+    assert [(each["name"], each["peak"]) for each in found["items"]] == [
+        ("large", 0.5),
+        ("quiet", 1.2),
+    ]
+    assert (found["known"], found["memoryMiB"]) == (True, 12_288)
+    assert views.fleet(mirror, ADMIN)["idle"] == {"claims": 2, "memoryMiB": 12_288}
+
+
+def test_a_tenant_sees_his_own_idle_claims() -> None:
+    mirror = an_idle_mirror()
+    assert [each["name"] for each in idle(mirror, TENANT)["items"]] == ["quiet"]
+    assert views.fleet(mirror, TENANT)["idle"] == {"claims": 1, "memoryMiB": 4096}
+
+
+def test_without_peaks_idle_claims_are_unknown_and_not_none() -> None:
+    mirror = a_mirror(claims=[a_holder("a")])
+    assert idle(mirror)["known"] is False
+    assert views.fleet(mirror, ADMIN)["idle"] is None
+
+
+# Search.
+
+
+def found_for(mirror: Mirror, text: str, sight: Sight = ADMIN) -> dict[str, list[str]]:
+    found = views.search(mirror, sight, views.Query.read({"text": text}, ()))
+    return {
+        kind: [each.get("uuid") or each["name"] for each in found[kind]["items"]]
+        for kind in ("claims", "nodes", "devices")
+    }
+
+
+def test_a_search_finds_claims_by_their_pods_too_nodes_and_devices() -> None:
+    mirror = a_mirror(claims=[a_holder("a", pod="Train-7"), a_waiter("train-b", namespace="mine")])
+    assert found_for(mirror, "train")["claims"] == ["a", "train-b"]
+    assert found_for(mirror, "MINE/")["claims"] == ["train-b"]
+    assert found_for(mirror, "node-1") == {"claims": [], "nodes": ["node-1"], "devices": []}
+    assert found_for(mirror, "gpu-1-0")["devices"] == ["GPU-1-0"]
+    assert found_for(mirror, " ") == {"claims": [], "nodes": [], "devices": []}
+
+
+def test_a_search_finds_what_the_visitor_may_list_alone() -> None:
+    mirror = a_mirror(claims=[a_holder("a", namespace="mine"), a_holder("ab", namespace="theirs")])
+    assert found_for(mirror, "a", TENANT)["claims"] == ["a"]
+    stranger = Sight("stranger", namespaces=frozenset({"mine"}))
+    assert found_for(mirror, "node", stranger) == {"claims": [], "nodes": [], "devices": []}
+    found = views.search(mirror, stranger, views.Query.read({"text": "x"}, ()))
+    assert (found["readsDevices"], found["readsClaims"]) == (False, True)
+    assert found["claims"]["total"] == 0
+
+
+def test_a_search_shows_the_first_of_many_and_counts_all() -> None:
+    mirror = a_mirror(claims=[a_waiter(f"w{at:02d}") for at in range(25)])
+    found = views.search(mirror, ADMIN, views.Query.read({"text": "w"}, ()))["claims"]
+    assert (found["total"], [each["name"] for each in found["items"]]) == (
+        25, [f"w{at:02d}" for at in range(20)]
+    )  # fmt: skip

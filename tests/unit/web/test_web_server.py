@@ -18,6 +18,7 @@ from set_clock import SetClock
 from vgpu_client.listen import listen
 from vgpu_operator.engine import events
 from vgpu_operator.web import server, views
+from vgpu_operator.web.history import History
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import LARGEST_TEXT, WebServer
 from vgpu_operator.web.sight import KNOWN_S, REFUSED_S, Sight, Visitors
@@ -84,7 +85,7 @@ async def serving(mirror: Mirror) -> AsyncIterator[Served]:
     synced.set()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     async with (
-        WebServer(mirror, visitors, listening, tls=None, synced=synced),
+        WebServer(mirror, visitors, History(None, clock), listening, tls=None, synced=synced),
         aiohttp.ClientSession() as session,
     ):
         yield Served(url, mirror, reviews, clock, synced, session)
@@ -106,7 +107,10 @@ async def test_the_page_is_served_to_anybody_and_may_load_nothing_from_elsewhere
 
 @pytest.mark.parametrize(
     "path",
-    ["/me", "/fleet", "/nodes", "/nodes/node-0", "/claims", "/claims/mine/a"],
+    [
+        *("/me", "/fleet", "/nodes", "/nodes/node-0", "/claims", "/claims/mine/a", "/idle"),
+        *("/search?text=a", "/history/fleet", "/history/claims/mine/a"),
+    ],
 )
 async def test_documents_take_a_token_that_the_api_server_knows(served: Served, path: str) -> None:
     assert await served.get(f"/api/v1{path}", token="") == (
@@ -328,3 +332,30 @@ async def test_a_pasted_text_is_bounded_and_refused_by_name(served: Served) -> N
     assert (status, found["error"].startswith("the text: no pods or claims")) == (422, True)
     assert (await served.ask(POD.replace("mine", "theirs")))[0] == 403
     assert (await served.ask(POD, token="forged"))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/fleet", 403),
+        ("/nodes/node-0", 403),
+        ("/namespaces/mine", 200),
+        ("/namespaces/theirs", 403),
+        ("/claims/mine/a", 200),
+        ("/claims/mine/none", 404),
+        ("/claims/theirs/b", 403),
+        ("/claims/mine/a?x=1", 400),
+    ],
+)
+async def test_a_tenant_is_shown_the_last_day_of_his_own_claims_alone(
+    served: Served, path: str, status: int
+) -> None:
+    assert (await served.get(f"/api/v1/history{path}", "tenant"))[0] == status
+
+
+async def test_without_a_prometheus_the_last_day_is_unknown(served: Served) -> None:
+    assert await served.get("/api/v1/history/fleet") == (
+        200,
+        {"problem": "a Prometheus is needed: set web.prometheus in the configuration"},
+    )
+    assert (await served.get("/api/v1/history/nodes/none"))[0] == 404

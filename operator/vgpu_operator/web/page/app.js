@@ -6,6 +6,7 @@
 const API = "api/v1";
 const AGAIN_MS = [1000, 2000, 5000, 10000];
 const main = document.getElementById("main");
+const searchField = document.getElementById("search-text");
 const live = document.getElementById("live");
 const alertBox = document.getElementById("alert");
 const title = document.title;
@@ -132,13 +133,88 @@ function tiles(...pairs) {
       rest.map((each) => el("dd", { class: "faint" }, each)))));
 }
 
+const NO_CLAIMS = "You may list claims in no namespace that has any";
+const ASK_FOR_RIGHTS = "An administrator gives the right with the roles vgpu-view in a namespace and vgpu-devices-view for all devices.";
 const section = (title, ...children) => el("section", null, el("h2", null, title), children);
 
 const facts = (pairs) => el("dl", { class: "facts" },
   pairs.filter(([, value]) => value !== "" && value !== null)
     .flatMap(([label, value]) => [el("dt", null, label), el("dd", null, value)]));
 
+// The last 24 hours: fetched once for several minutes, drawn as SVG.
+
+const HISTORY_MS = 300000;
+const WIDTH = 480, HEIGHT = 88;
+const histories = new Map(); // by address: when it was asked, and what was found
+
+const svg = (tag, attributes, ...children) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+};
+
+// held: the memory in MiB and the compute that are allocated now.
+function lastDay(address, held) {
+  const box = el("div", { class: "beside", "data-history": address });
+  const kept = histories.get(address);
+  if (kept?.found) box.append(...charts(kept.found, held));
+  else box.append(el("p", { class: "faint note" }, "is being read"));
+  if (!kept || Date.now() - kept.at > HISTORY_MS) ask24(address, held);
+  return section("Last 24 hours", box);
+}
+
+async function ask24(address, held) {
+  histories.set(address, { ...histories.get(address), at: Date.now() });
+  let found;
+  try {
+    found = await (await asked(`/history/${address}`)).json();
+  } catch (error) {
+    found = { problem: error instanceof Refused ? error.message : "the server does not answer" };
+  }
+  if (!token) return;
+  // A problem may be over soon, so it is asked about again with the next change of the view.
+  histories.set(address, { at: found.problem ? Date.now() - HISTORY_MS + 30000 : Date.now(), found });
+  for (const box of main.querySelectorAll("[data-history]")) {
+    if (box.dataset.history === address) box.replaceChildren(...charts(found, held));
+  }
+}
+
+function charts(found, { memory, compute }) {
+  if (found.problem) return [el("p", { class: "faint note" }, `Not known: ${found.problem}.`)];
+  return [chart("Memory used", found.memoryMiB, memory, mib, found), chart("Compute used, devices", found.cores, compute, cores, found)];
+}
+
+function chart(label, points, held, shown, { start, stepS }) {
+  const known = points.filter((each) => each !== null);
+  if (!known.length) return el("figure", null, el("figcaption", null, label), el("p", { class: "faint" }, "no values in these 24 hours"));
+  const most = Math.max(...known), top = Math.max(held, most, 1);
+  const x = (at) => (WIDTH * at / (points.length - 1)).toFixed(1), y = (value) => (HEIGHT - 2 - (HEIGHT - 6) * value / top).toFixed(1);
+  const runs = []; // of points that are known; a gap stays a gap
+  points.forEach((value, at) => {
+    if (value === null) return;
+    if (at && points[at - 1] !== null) runs.at(-1).push(at); else runs.push([at]);
+  });
+  const line = (run) => run.map((at) => `${x(at)},${y(points[at])}`).join(" L");
+  const area = (run) => `M${x(run[0])},${HEIGHT} L${line(run)} L${x(run.at(-1))},${HEIGHT} Z`;
+  const last = known.at(-1), average = known.reduce((sum, each) => sum + each, 0) / known.length;
+  const text = `now ${shown(last)}, on average ${shown(average)}, at most ${shown(most)}`;
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label} in the last 24 hours: ${text}` },
+    ...runs.map((run) => svg("path", { class: "area", d: area(run) })),
+    ...runs.map((run) => svg("path", { class: "line", d: `M${line(run)}` })),
+    svg("path", { class: "held", d: `M0,${y(held)} L${WIDTH},${y(held)}` }));
+  const hour = (at) => new Date(1000 * at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return el("figure", null,
+    el("figcaption", null, el("strong", null, label), el("span", { class: "faint" }, text)), picture,
+    el("div", { class: "axis faint" }, el("span", null, hour(start)), el("span", null, `dashed: ${shown(held)} allocated now`), el("span", null, hour(start + stepS * (points.length - 1)))));
+}
+
 // Views: from a document to elements.
+
+function idleTile({ idle }) {
+  if (!idle) return ["unknown", "needs a Prometheus that answers"];
+  return [link("#/idle", count(idle.claims)), idle.claims ? `${mib(idle.memoryMiB)} held, under 5 % of the compute for an hour` : "every claim computed in the last hour"];
+}
 
 function fleet(found) {
   const made = [heading("Fleet")];
@@ -151,7 +227,6 @@ function fleet(found) {
       ["Devices", count(devices.total), tally(devices.states)],
       ["Memory allocated", percent(part(memory)), share(memory, mib, "Memory"), memoryUsed(devices.used, memory.given, "Memory")],
       ["Compute allocated", percent(part(devices.cores)), share(devices.cores, cores, "Compute, devices"), coresUsed(devices.used, 100 * devices.total, "Compute, devices")],
-      ["Slots taken", count(devices.slots.held), share(devices.slots, count, "Slots")],
       ["Fragmentation", percent(fragmentation.ratio), `${mib(fragmentation.splitMiB)} of ${mib(fragmentation.freeMiB)} free memory is on devices that are partly used`],
     );
   } else {
@@ -159,14 +234,18 @@ function fleet(found) {
   }
   sums.push(
     ["Claims", link("#/claims", count(claims.total)), tally(claims.states)],
+    ["Allocated and idle", ...idleTile(found)],
     ["Waiting", link("#/claims?state=Waiting&sort=since", count(claims.waiting)),
       claims.waitingSince ? el("span", null, "the longest for ", since(claims.waitingSince)) : "no claim waits"],
   );
   if (!devices && !found.readsClaims) {
     sums.length = 0;
-    made.push(el("p", { class: "faint" }, "You may list claims in no namespace that has any, so claims are not shown."));
+    made.push(el("p", { class: "faint" }, `${NO_CLAIMS}, so none are shown. ${ASK_FOR_RIGHTS}`));
   }
   if (sums.length) made.push(tiles(...sums), ...notes(found));
+  if (devices && !found.usage.hidden) {
+    made.push(lastDay("fleet", { memory: devices.memory.held, compute: devices.cores.held }));
+  }
   const beside = [];
   if (claims.waiting) {
     beside.push(section("Why they wait", table("Why claims wait",
@@ -209,7 +288,7 @@ function nodes(found, query) {
       beneath(share(row.memory, mib, `Memory of ${row.name}`), memoryUsed(row.used, row.memory.given, `Memory of ${row.name}`)),
       beneath(share(row.cores, cores, `Compute of ${row.name}`), coresUsed(row.used, 100 * row.devices, `Compute of ${row.name}`)),
       mib(row.memory.given - row.memory.held), mib(row.splitMiB), count(row.claims), row.models.join(", ")]),
-    { query, empty: "no node matches" }),
+    { query, empty: query.get("text") || query.get("state") ? "no node matches" : "no node has devices yet; kubectl vgpu doctor says what is missing" }),
     pages(found, query)];
 }
 
@@ -220,6 +299,7 @@ function node(found) {
       ["Compute allocated", percent(part(found.cores)), share(found.cores, cores, "Compute, devices"), coresUsed(found.used, 100 * found.devices, "Compute, devices")],
       ["Claims", count(found.claims), share(found.slots, count, "Slots")]),
     ...notes(found),
+    found.usage.hidden ? null : lastDay(`nodes/${encodeURIComponent(found.name)}`, { memory: found.memory.held, compute: found.cores.held }),
     el("h2", null, "Devices"),
     table("Devices", [{ text: "Device" }, { text: "Model" }, { text: "State" }, { text: "Mode" },
       { text: "Memory" }, { text: "Compute" }, { text: "Slots", number: true }, { text: "Held by" }],
@@ -269,17 +349,67 @@ function claims(found, query) {
       { text: "Why", order: "reason" }, { text: "Request" }, { text: "Node", order: "node" }, { text: "Pod" },
       { text: "Memory", order: "memory" }, { text: "Compute" }, { text: "For", order: "since", number: true }],
     found.items.map((row) => [
-      link(path("claims", row.namespace, row.name), `${row.namespace}/${row.name}`), state(row.state), why(row), row.asks,
+      claimLink(row), state(row.state), why(row), row.asks,
       row.node ? link(path("nodes", row.node), row.node) : "", row.pod,
       row.node ? beneath(mib(row.memoryMiB), memoryUsed(row.used, row.memoryMiB, `Memory of ${row.name}`)) : "–",
       row.node ? beneath(row.cores ? hundredth(row.cores) : "no share", coresUsed(row.used, row.cores || 100, `Compute of ${row.name}`, hundredth)) : "–",
       since(row.since)]),
-    { query, empty: found.others && !found.namespaces.length ? "you may list claims in no namespace that has any" : "no claim matches" }),
-    pages(found, query), hidden];
+    { query, empty: emptyClaims(found, query) }),
+    pages(found, query), hidden, ofNamespace(found, query.get("namespace"))];
 }
 
+function emptyClaims(found, query) {
+  if (!found.readsClaims) return NO_CLAIMS;
+  return ["text", "state", "namespace", "reason"].some((name) => query.get(name)) ? "no claim matches" : "no pod asks for a GPU";
+}
+
+function ofNamespace({ held }, namespace) {
+  if (!namespace || !held) return null;
+  return lastDay(`namespaces/${encodeURIComponent(namespace)}`, { memory: held.memoryMiB, compute: held.cores });
+}
+
+function idle(found, query) {
+  const made = [heading("Idle claims"), el("p", null, "Claims that hold devices and at no moment of the last hour used 5 % of their compute: notebooks, or programs that wait.")];
+  if (!found.known) return [...made, el("p", { class: "faint note" }, `Not known: ${found.usage.problem || "a Prometheus is needed: set web.prometheus in the configuration"}.`)];
+  made.push(...notes({ usage: { ...found.usage, hidden: false } }), table("Idle claims", [
+    { text: "Claim", order: "name" }, { text: "Pod" }, { text: "Node", order: "node" }, { text: "Memory", order: "memory" },
+    { text: "Most compute in the hour", number: true }, { text: "Held for", order: "since", number: true }],
+  found.items.map((row) => [
+    claimLink(row), row.pod, link(path("nodes", row.node), row.node),
+    beneath(mib(row.memoryMiB), memoryUsed(row.used, row.memoryMiB, `Memory of ${row.name}`)), `${row.peak} %`, since(row.since)]),
+  { query, empty: found.readsClaims ? "no claim is idle" : NO_CLAIMS }), pages(found, query));
+  return made;
+}
+
+// Search.
+
+function search(found) {
+  const { text, claims: ofClaims, nodes: ofNodes, devices } = found;
+  const total = ofClaims.total + ofNodes.total + devices.total;
+  const made = [heading(text ? `Search for ${text}` : "Search")];
+  if (!text) return [...made, el("p", { class: "faint" }, "Type a part of the name of a claim, pod, namespace, node or device into the field above.")];
+  if (!found.readsClaims) made.push(el("p", { class: "faint note" }, `${NO_CLAIMS}, so claims are not searched.`));
+  if (!found.readsDevices) made.push(el("p", { class: "faint note" }, "You may not list gpudevices.vgpu.dev, so nodes and devices are not searched."));
+  if (!total) made.push(el("p", null, `Nothing that you may see has ${text} in its name.`));
+  const some = (noun, { items, total: all }, columns, cells, more) => items.length ? section(counted(all, noun), table(`Found ${noun}s`, columns, items.map(cells)),
+    all > items.length ? el("p", { class: "faint" }, `the first ${count(items.length)}`, more && [" – ", link(more, "all")]) : null) : null;
+  const found_ = encodeURIComponent(text);
+  made.push(some("claim", ofClaims, [{ text: "Claim" }, { text: "State" }, { text: "Pod" }, { text: "Node" }, { text: "Why" }],
+    (row) => [claimLink(row), state(row.state), row.pod, row.node ? link(path("nodes", row.node), row.node) : "", why(row)], `#/claims?text=${found_}`));
+  made.push(some("node", ofNodes, [{ text: "Node" }, { text: "State" }, { text: "Devices", number: true }, { text: "Memory" }],
+    (row) => [link(path("nodes", row.name), row.name), state(row.state), count(row.devices), share(row.memory, mib, `Memory of ${row.name}`)], `#/nodes?text=${found_}`));
+  made.push(some("device", devices, [{ text: "Device" }, { text: "Node" }, { text: "Model" }, { text: "State" }, { text: "Memory" }, { text: "Held by" }],
+    (device) => [el("code", null, device.uuid || device.name), link(path("nodes", device.node), device.node), device.model, state(device.state), segments(device), holders(device)]));
+  return made;
+}
+
+const claimLink = (row) => link(path("claims", row.namespace, row.name), `${row.namespace}/${row.name}`);
+
+// A reason leads to all claims that have it.
+const reasonLink = (reason) => el("a", { class: "reason", href: `#/claims?reason=${encodeURIComponent(reason)}` }, reason);
+
 // The reason, and the sentence that the event has.
-const why = (row) => row.reason ? [el("span", { class: "reason" }, row.reason), el("p", { class: "sentence faint" }, row.message)] : "";
+const why = (row) => row.reason ? [reasonLink(row.reason), el("p", { class: "sentence faint" }, row.message)] : "";
 
 function claim(found) {
   const { why: said } = found;
@@ -288,8 +418,10 @@ function claim(found) {
       ["Pod", found.pod], ["Node", found.node && link(path("nodes", found.node), found.node)],
       ["Memory", found.node && beneath(mib(found.memoryMiB), memoryUsed(found.used, found.memoryMiB, "Memory"))],
       ["Compute", found.node && beneath(found.cores ? hundredth(found.cores) : "no share", coresUsed(found.used, found.cores || 100, "Compute", hundredth))]])];
+  made.push(...notes({ usage: { ...found.usage, hidden: false } }));
+  if (found.node) made.push(lastDay(`claims/${encodeURIComponent(found.namespace)}/${encodeURIComponent(found.name)}`, { memory: found.memoryMiB, compute: found.cores }));
   if (!said) return made;
-  const text = [said.reason, said.message].filter(Boolean).join(": ");
+  const text = said.reason || said.message ? [said.reason && found.reason ? reasonLink(said.reason) : said.reason, said.reason && said.message ? ": " : "", said.message ?? ""] : null;
   made.push(el("h2", null, found.node ? "Why here" : "Why it waits"));
   if (text) made.push(el("p", { class: found.node && !found.reason ? "why calm" : "why" }, text));
   if (said.now && said.now !== said.message) made.push(el("p", { class: "why" }, `Now: ${said.now}`));
@@ -405,6 +537,8 @@ const VIEWS = [
   [/^\/nodes$/, () => ["/nodes", nodes]],
   [/^\/nodes\/([^/]+)$/, ([name]) => [`/nodes/${name}`, node]],
   [/^\/claims$/, () => ["/claims", claims]],
+  [/^\/idle$/, () => ["/idle", idle]],
+  [/^\/search$/, () => ["/search", search]],
   [/^\/claims\/([^/]+)\/([^/]+)$/, ([space, name]) => [`/claims/${space}/${name}`, claim]],
 ];
 
@@ -413,6 +547,9 @@ async function route(event) {
   warn("");
   const [place, search = ""] = location.hash.slice(1).split("?");
   mark();
+  clearTimeout(typing);
+  if (place !== "/search") searchField.value = "";
+  else if (document.activeElement !== searchField) searchField.value = new URLSearchParams(search).get("text") ?? "";
   const code = /^\/login\/([\w-]+)$/.exec(place)?.[1];
   if (code) { await redeem(code); return; }
   if (!token) { login(); return; }
@@ -471,7 +608,8 @@ async function follow(address, render, moved) {
         document.title = `${main.querySelector("h1").textContent} – ${title}`;
         if (moved && !shown) {
           scrollTo(0, 0);
-          main.focus({ preventScroll: true });
+          // Who types into the search goes on typing.
+          if (document.activeElement !== searchField) main.focus({ preventScroll: true });
         }
         shown = true;
         warn("");
@@ -482,7 +620,7 @@ async function follow(address, render, moved) {
       if (error instanceof Refused) {
         warn(error.message);
         if (error.status === 401) { forget(); return; }
-        if (error.status < 500 && error.status !== 429) { say(""); if (!shown) main.replaceChildren(heading("Not shown")); return; }
+        if (error.status < 500 && error.status !== 429) { say(""); if (!shown) main.replaceChildren(...notShown(error)); return; }
       }
     }
     say("Not connected. Trying again.");
@@ -490,6 +628,10 @@ async function follow(address, render, moved) {
     failures += 1;
   }
 }
+
+const notShown = ({ status, message }) => [heading(status === 404 ? "Not found" : "Not shown"),
+  el("p", null, sentence(message)), status === 403 ? el("p", { class: "faint" }, ASK_FOR_RIGHTS) : null,
+  el("p", null, link("#/fleet", "Fleet"))].filter(Boolean);
 
 async function* documents(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
@@ -512,7 +654,7 @@ async function* documents(body) {
 // Logging in and out.
 
 function visible(on) {
-  for (const id of ["views", "user", "leave"]) document.getElementById(id).hidden = !on;
+  for (const id of ["views", "search", "user", "leave"]) document.getElementById(id).hidden = !on;
 }
 
 function login() {
@@ -563,12 +705,28 @@ function forget() {
   who = "";
   sessionStorage.removeItem("token");
   question = "";
+  histories.clear();
+  searchField.value = "";
   open?.abort();
   open = null;
   login();
 }
 
 document.getElementById("leave").addEventListener("click", () => { forget(); warn(""); });
+
+// The search field: what is typed is searched for after a short pause.
+
+let typing = 0;
+function seek() {
+  clearTimeout(typing);
+  const place = `#/search?text=${encodeURIComponent(searchField.value.trim())}`;
+  if (location.hash.startsWith("#/search")) location.replace(place); else location.hash = place;
+}
+searchField.addEventListener("input", () => {
+  clearTimeout(typing);
+  if (searchField.value.trim().length > 1) typing = setTimeout(seek, 300);
+});
+document.getElementById("search").addEventListener("submit", (event) => { event.preventDefault(); seek(); });
 
 // What if.
 
