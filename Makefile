@@ -96,8 +96,8 @@ test-all: test test-programs test-packaging test-integration test-scale  ## all 
 campaign: $(SETUP)  ## the engine in virtual time among faults: SEED= of the first run, RUNS= how many
 	@PYTHONPATH=tests $(BIN)/python -m engine_campaign --seed $(SEED) --runs $(RUNS)
 
-chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real)
-	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER)
+chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real, also MODE=claims)
+	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER) --mode $(or $(MODE),extender)
 
 chaos-agent: setup  ## kill an agent KILLS= times while PODS= pods start and end -> build/chaos/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/agent_kills.py --seed $(SEED) --kills $(or $(KILLS),200) --pods $(or $(PODS),500)
@@ -346,6 +346,7 @@ nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, sca
 	@$(MAKE) campaign SEED=$$(date +%s) RUNS=1000
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
 	@$(MAKE) chaos SEED=1 CLUSTER=real
+	@$(MAKE) chaos SEED=1 CLUSTER=real MODE=claims
 	@$(MAKE) chaos-agent e2e-claims e2e-rollouts e2e-uninstall e2e-chart e2e-migrate web-check soak
 
 clean:  ## remove what was built in the tree

@@ -46,6 +46,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _START_LIMIT_S = 10.0
+_WRITES = ("create", "update", "patch", "delete")
 
 
 class FaultProxy(Started):
@@ -77,6 +78,7 @@ class FaultProxy(Started):
         self._streams: set[BrokenStream] = set()
         self._tokens: dict[str, str] = {}  # what the bearer shows here → what it is upstream
         self._acts_as: dict[str, str] = {}  # likewise → the account that it impersonates
+        self._landing: set[asyncio.Task[web.StreamResponse]] = set()
         self._port = 0
         self._loop: BackgroundLoop | None = None
         self._runner: web.ServerRunner | None = None
@@ -168,6 +170,9 @@ class FaultProxy(Started):
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        for landing in tuple(self._landing):
+            landing.cancel()
+        await asyncio.gather(*self._landing, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -177,22 +182,33 @@ class FaultProxy(Started):
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         words = words_of(request.method, request.path, request.query)
         user = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        sent = await request.content.read() if request.can_read_body else None
         faults: list[Fault] = []
         if words is not None:
             faults = self.faults.take(words.verb, words.resource, words.name, user)
+        if words is None or words.verb not in _WRITES:
+            return await self._answer(request, sent, words, faults)
+        # A write that was sent lands, although its client may have gone meanwhile.
+        landing = asyncio.create_task(self._answer(request, sent, words, faults))
+        self._landing.add(landing)
+        landing.add_done_callback(self._landing.discard)
+        return await asyncio.shield(landing)
+
+    async def _answer(
+        self,
+        request: web.BaseRequest,
+        sent: bytes | None,
+        words: Words | None,
+        faults: list[Fault],
+    ) -> web.StreamResponse:
         try:
-            for fault in faults:
-                if fault.action == "delay":
-                    await asyncio.sleep(fault.seconds)
-                elif fault.action == "status":
-                    raise fault.error()
-                elif fault.action == "refuse":
-                    return _cut(request)
-                elif fault.action == "gone" and words is not None and words.verb != "watch":
-                    raise StatusError(410, "Expired", "injected fault")
-            if self._session is None:
-                return _cut(request)  # it came while everything was being cut
-            async with self._forward(self._session, request) as answer:
+            is_refused = await _befalls(faults, words)
+            if is_refused or self._session is None:  # it came while everything was being cut
+                return _cut(request)
+            is_late = request.transport is None or request.transport.is_closing()
+            if is_late and words is not None and words.verb in _WRITES:
+                self.faults.landed_late += 1
+            async with self._forward(self._session, request, sent) as answer:
                 if words is not None and words.verb == "watch" and answer.status == 200:
                     return await self._watch(request, answer, words, faults)
                 body = await answer.read()
@@ -202,11 +218,13 @@ class FaultProxy(Started):
             return _cut(request)  # the API server went away: so does this
         if any(fault.action == "lost" for fault in faults):
             return _cut(request)
+        if answered := next((fault for fault in faults if fault.action == "answered"), None):
+            return _refusal(answered.error())
         return web.Response(body=body, status=answer.status, headers=_end_to_end(answer.headers))
 
     @contextlib.asynccontextmanager
     async def _forward(
-        self, session: aiohttp.ClientSession, request: web.BaseRequest
+        self, session: aiohttp.ClientSession, request: web.BaseRequest, sent: bytes | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         headers = _end_to_end(request.headers)
         headers["Accept-Encoding"] = "identity"
@@ -219,7 +237,7 @@ class FaultProxy(Started):
             request.method,
             self._upstream.join(URL(request.raw_path, encoded=True)),
             headers=headers,
-            data=await request.content.read() if request.can_read_body else None,
+            data=sent,
             ssl=self._trust if self._trust is not None else True,
             allow_redirects=False,
         ) as answer:
@@ -250,6 +268,24 @@ class FaultProxy(Started):
         finally:
             self._streams.discard(stream)
         return response
+
+
+async def _befalls(faults: list[Fault], words: Words | None) -> bool:
+    """Let faults befall a request before it is passed on; return True if it is refused.
+
+    Raises:
+        StatusError: It is answered with this, and not passed on.
+    """
+    for fault in faults:
+        if fault.action == "delay":
+            await asyncio.sleep(fault.seconds)
+        elif fault.action == "status":
+            raise fault.error()
+        elif fault.action == "refuse":
+            return True
+        elif fault.action == "gone" and words is not None and words.verb != "watch":
+            raise StatusError(410, "Expired", "injected fault")
+    return False
 
 
 def _end_to_end(headers: Any) -> CIMultiDict[str]:

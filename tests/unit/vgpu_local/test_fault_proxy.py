@@ -154,6 +154,33 @@ async def test_a_lost_answer_is_done_but_not_told(proxied: Proxied) -> None:
     assert await proxied.names() == ["a"]
 
 
+async def test_an_answer_of_500_may_come_after_the_write(proxied: Proxied) -> None:
+    proxied.proxy.faults.add(Fault(action="answered", verb="create", resource=MAPS))
+    with pytest.raises(ServerError):
+        await proxied.create("a")
+    assert await proxied.names() == ["a"]
+
+
+async def test_a_delayed_write_lands_although_its_client_has_gone(proxied: Proxied) -> None:
+    faults = proxied.proxy.faults
+    fault = faults.add(Fault(action="delay", verb="create", resource=MAPS, seconds=0.5))
+    version = await proxied.version()
+    writing = asyncio.create_task(proxied.create("a"))
+    async with asyncio.timeout(20):
+        for _ in range(1000):
+            if faults.count(fault):
+                break
+            await asyncio.sleep(0.02)
+        writing.cancel()  # which closes its connection
+        watch = proxied.straight.watch(CONFIG_MAPS, resource_version=version)
+        async with aclosing(watch) as events:
+            async for event in events:
+                if event["type"] == "ADDED":
+                    break
+    assert await proxied.names() == ["a"]
+    assert faults.landed_late == 1
+
+
 async def test_a_refused_connection_is_not_done(proxied: Proxied) -> None:
     proxied.proxy.faults.add(Fault(action="refuse", verb="create", resource=MAPS))
     with pytest.raises(ClientError):

@@ -13,10 +13,11 @@ from typing import Literal
 
 from vgpu_local.apiserver.errors import StatusError
 
-Action = Literal["status", "delay", "lost", "refuse", "drop", "freeze", "gone"]
+Action = Literal["status", "answered", "delay", "lost", "refuse", "drop", "freeze", "gone"]
 """The effect on a request:
 
 status   answered with `code`, not done
+answered done, but answered with `code`
 delay    done `seconds` later
 lost     done, but the connection closes without an answer
 refuse   the connection closes; not done
@@ -53,7 +54,7 @@ class Fault:
         user: Only requests of this user; "" for all.
         times: The number of requests it affects before it is spent; None for no limit.
         share: The share of the matching requests that it affects, 0..1.
-        code: The HTTP status of `status`.
+        code: The HTTP status of `status` and `answered`.
         seconds: The wait of `delay`, and the Retry-After of a 429 or 503.
         after: The number of events that a watch gets; drop, freeze or gone replace the next.
     """
@@ -80,7 +81,7 @@ class Fault:
         )
 
     def error(self) -> StatusError:
-        """Return the refusal that a `status` fault sends."""
+        """Return the refusal that a `status` or `answered` fault sends."""
         reason = _REASONS.get(self.code, "Unknown")
         details = {"retryAfterSeconds": round(self.seconds)} if self.seconds else None
         return StatusError(self.code, reason, "injected fault", details=details)
@@ -95,9 +96,14 @@ class _Armed:
 
 @dataclass(slots=True)
 class Faults:
-    """The armed faults; safe to use from any thread."""
+    """The armed faults; safe to use from any thread.
+
+    Attributes:
+        landed_late: How many writes a proxy has passed on after their clients had gone.
+    """
 
     seed: int = 0
+    landed_late: int = 0
     _armed: list[_Armed] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _random: random.Random = field(init=False)

@@ -78,6 +78,8 @@ class Routes:
         answer = await self._verbs[asked.verb](asked)
         if any(fault.action == "lost" for fault in faults):
             return _cut(asked.request)
+        if answered := next((fault for fault in faults if fault.action == "answered"), None):
+            raise answered.error()
         return answer
 
     async def _get(self, asked: Asked) -> web.StreamResponse:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+from vgpu_api.resources import RESOURCE_CLAIMS
 from vgpu_local.apiserver.faults import Action, Fault
 from vgpu_local.chaos.leader import LEASES
+from vgpu_local.readiness import plural
 
 # Rates of faults by client, verb and resource, for requests that are made all the time.
 _REQUESTS: tuple[tuple[int, str, str, str], ...] = (
@@ -35,12 +37,25 @@ _REQUESTS: tuple[tuple[int, str, str, str], ...] = (
     (3, "", "get", "pods"),
     (6, "", "*", "*"),
 )
+_RESOURCE_CLAIMS = plural(RESOURCE_CLAIMS)
+WRITES_OF_CLAIMS = (
+    ("create", _RESOURCE_CLAIMS),
+    ("patch", f"{_RESOURCE_CLAIMS}/status"),
+    ("patch", _RESOURCE_CLAIMS),
+)
+"""The writes of ResourceClaims: verb and resource."""
+_OF_CLAIMS = (
+    *((6, "leader", *write) for write in WRITES_OF_CLAIMS),
+    (2, "leader", "get", _RESOURCE_CLAIMS),
+)
+"""The same for mode Claims, beside the others."""
 _CODES = (409, 422, 429, 500, 503, 504)
 
 
-def draw(chance: random.Random) -> tuple[str, Fault]:
+def draw(chance: random.Random, *, in_claims: bool = False) -> tuple[str, Fault]:
     """Return a fault and its target: `leader`, `operator`, `agent`, or "" for all."""
-    _, who, verb, resource = chance.choices(_REQUESTS, [row[0] for row in _REQUESTS])[0]
+    rows = (*_REQUESTS, *_OF_CLAIMS) if in_claims else _REQUESTS
+    _, who, verb, resource = chance.choices(rows, [row[0] for row in rows])[0]
     actions: tuple[Action, ...] = ("status", "delay", "lost", "refuse")
     if verb == "watch":
         actions = ("status", "delay", "refuse", "drop", "gone")

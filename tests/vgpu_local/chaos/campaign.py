@@ -15,8 +15,9 @@ from math import ceil
 from pathlib import Path
 
 from vgpu_api.names import AGENT_UNREADY_S
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import PODS, RESOURCE_CLAIMS, VGPU_CLAIMS
 from vgpu_local import checker
+from vgpu_local.chaos import handed_over
 from vgpu_local.chaos.busyness import slowed_down_by
 from vgpu_local.chaos.faults import Injector, Terms
 from vgpu_local.chaos.grant_observer import GrantObserver
@@ -46,6 +47,8 @@ FEWEST_PODS = 150
 FEWEST_CLAIMS = 100
 FEWEST_CONTAINERS = 50
 FEWEST_GANGS = 3
+FEWEST_TAKEN_AWAY = 50
+FEWEST_LATE_WRITES = 1
 RUNS_WITHIN_S = 120.0
 _GONE_WITHIN_S = 60.0
 _LONG_S = 20.0
@@ -69,11 +72,12 @@ _SEEDS_WITH_AN_AGENT_GONE = 3
 
 
 _PREEMPTION = {"scheduling": {"preemption": {"enabled": True, "perMinute": 600}}}
+_CLAIMS = {"scheduling": {"mode": "Claims"}}
 
 
-def _options(pace: float, *, has_ranks: bool) -> ClusterOptions:
+def _options(pace: float, *, has_ranks: bool, in_claims: bool) -> ClusterOptions:
     return ClusterOptions(
-        config=_PREEMPTION if has_ranks else {},
+        config=_CLAIMS if in_claims else _PREEMPTION if has_ranks else {},
         operators=2,
         lease_s=ceil(_LEASE_S * pace),
         unused_lease_s=_UNUSED_LEASE_S,
@@ -88,13 +92,14 @@ class Unsettled(Exception):
     """An expected state was not reached in time; the text names it."""
 
 
-def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
+def run(seed: int, kept: Path, *, on: str = "standin", mode: str = "extender") -> Verdict:
     """Run one campaign.
 
     Args:
         seed: The seed of the workload and the faults.
         kept: The folder for the files that help to analyze a failure.
         on: `standin`, or `real` for a real control plane behind the fault proxy.
+        mode: `extender`, or `claims` on a real control plane.
     """
     began = time.monotonic()
     verdict = Verdict(seed, pace=slowed_down_by())
@@ -105,7 +110,8 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
     try:
         foundation = RealControlPlane(seed=seed) if on == "real" else None
         has_ranks = on == "standin"  # a real API server wants PriorityClasses
-        options = _options(verdict.pace, has_ranks=has_ranks)
+        in_claims = mode == "claims"
+        options = _options(verdict.pace, has_ranks=has_ranks, in_claims=in_claims)
         with (
             tempfile.TemporaryDirectory(prefix="vgpu-clock-") as clock,
             ForkServer(
@@ -114,7 +120,12 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
             LocalCluster(nodes, options, foundation, fork_server.spawn) as cluster,
         ):
             campaign = _Campaign(
-                cluster, verdict, Path(clock), delivery_s=_DELIVERED_S[on], has_ranks=has_ranks
+                cluster,
+                verdict,
+                Path(clock),
+                delivery_s=_DELIVERED_S[on],
+                has_ranks=has_ranks,
+                in_claims=in_claims,
             )
             try:
                 campaign.run()
@@ -143,13 +154,18 @@ class _Campaign:
         *,
         delivery_s: float,
         has_ranks: bool,
+        in_claims: bool,
     ) -> None:
         self._cluster = cluster
+        self._in_claims = in_claims
         self._verdict = verdict
         chance = random.Random(verdict.seed)
         self._lasts_s = _LASTS_S * verdict.pace
         self._script = script(
-            random.Random(chance.random()), lasts=self._lasts_s, has_ranks=has_ranks
+            random.Random(chance.random()),
+            lasts=self._lasts_s,
+            has_ranks=has_ranks,
+            in_claims=in_claims,
         )
         cluster.server.faults.reseed(verdict.seed)
         folder = cluster.folder / "records"
@@ -179,6 +195,7 @@ class _Campaign:
                 lease_s=ceil(_LEASE_S * verdict.pace),
                 expired_s=_EXPIRED_S,
                 hangs_s=_HANGS_S,
+                in_claims=in_claims,
             ),
             partial(shift_clock, clock),
         )
@@ -199,6 +216,8 @@ class _Campaign:
         self._until(last + RUNS_WITHIN_S, self._stay_pending)
         self._verdict.settled_s = time.monotonic() - last
         self._played(playing)
+        if self._in_claims:
+            self._until(time.monotonic() + _GONE_WITHIN_S, self._disagreements)
         self._leave_nothing()
         self._fill_every_device()
         if self._verdict.seed % _SEEDS_WITH_AN_AGENT_GONE == 0:
@@ -230,9 +249,12 @@ class _Campaign:
         findings, history = self._verdict.findings, self._cluster.server.history()
         findings += [f"over capacity: {excess}" for excess in checker.excesses(history)]
         findings += checker.breaches(history)
+        if self._in_claims:
+            findings += handed_over.breaches(history)
         findings += self._witness.verdicts()
         findings += self._succession.findings
-        findings += self._precedence.findings
+        # A real server's events come late: a deletion may be seen once its name is in use again.
+        findings += self._precedence.findings if self._stage.has_ranks else []
         findings += self._supervisor.findings
         findings += self._stage.findings
         findings += self._injector.missed
@@ -245,6 +267,8 @@ class _Campaign:
         self._verdict.faults = self._injector.injected
         self._verdict.evicted = self._precedence.victims
         self._verdict.gangs = len(self._precedence.gangs)
+        self._verdict.taken_away = self._stage.taken_away
+        self._verdict.late_writes = self._cluster.server.faults.landed_late
 
     def _wanting(self) -> list[str]:
         """Return what the run had too little of to prove anything."""
@@ -259,6 +283,22 @@ class _Campaign:
                 *(
                     ((self._verdict.gangs, FEWEST_GANGS, "gangs started"),)
                     if self._stage.has_ranks
+                    else ()
+                ),
+                *(
+                    (
+                        (
+                            self._verdict.taken_away,
+                            FEWEST_TAKEN_AWAY,
+                            "allocations were taken away",
+                        ),
+                        (
+                            self._verdict.late_writes,
+                            FEWEST_LATE_WRITES,
+                            "writes landed after their client had gone",
+                        ),
+                    )
+                    if self._in_claims
                     else ()
                 ),
             )
@@ -295,6 +335,12 @@ class _Campaign:
             for name in sorted(self._stage.staying)
             if phases.get(name) != "Running"
         ]
+
+    def _disagreements(self) -> list[str]:
+        read = self._cluster.objects
+        return handed_over.disagreements(
+            read(plural(RESOURCE_CLAIMS)), read(plural(VGPU_CLAIMS)), read(plural(PODS))
+        )
 
     def _leave_nothing(self) -> None:
         bound = {

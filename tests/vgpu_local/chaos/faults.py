@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vgpu_local.apiserver.faults import Action, Fault
 from vgpu_local.apiserver.watches import Break
-from vgpu_local.chaos.api_faults import draw
+from vgpu_local.chaos.api_faults import WRITES_OF_CLAIMS, draw
 from vgpu_local.chaos.leader import LEASES, holder_of, live_leader
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.cluster import LocalCluster
@@ -28,6 +29,8 @@ _API_FAULTS = 60
 _MORE_EVERY_S = 0.25
 _LEADER_WITHIN_S = 60.0
 _EXPIRED = dt.timedelta(minutes=-1)
+_WRITES_WITHIN_S = 30.0
+"""The time in which a leader of a busy cluster writes some ResourceClaim."""
 _HANGS_MS = 10_000
 """The delay of every answer of a hanging NVML."""
 
@@ -61,6 +64,7 @@ class Terms:
         lease_s: The duration of the operators' Lease.
         expired_s: The time for which certificates stay expired.
         hangs_s: The time for which NVML hangs.
+        in_claims: True in mode Claims, which has faults of ResourceClaims.
     """
 
     lasts_s: float
@@ -69,6 +73,7 @@ class Terms:
     lease_s: float
     expired_s: float
     hangs_s: float
+    in_claims: bool = False
 
 
 class Injector:
@@ -106,6 +111,7 @@ class Injector:
         self._armed: list[Fault] = []
         self._later: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._losing = threading.Lock()
         self._struck = 0
         self._operators = [daemon.name for daemon in cluster.operators]
         self._webhooks = [daemon.name for daemon in cluster.webhooks]
@@ -137,14 +143,14 @@ class Injector:
             (2, 0.1, 1.0, self._clock_jump),
             (1, 0.1, 0.9, self._full_disk),
         )
-        self._blows = sorted(
-            (
-                make(chance, chance.uniform(first, last) * terms.lasts_s)
-                for times, first, last, make in makers
-                for _ in range(times)
-            ),
-            key=lambda blow: blow.at,
-        )
+        blows = [
+            make(chance, chance.uniform(first, last) * terms.lasts_s)
+            for times, first, last, make in makers
+            for _ in range(times)
+        ]
+        if terms.in_claims:
+            blows += self._of_claims(chance)
+        self._blows = sorted(blows, key=lambda blow: blow.at)
 
     def run(self, *, is_enough: Callable[[], bool]) -> None:
         """Inject every fault at its time, and more until there are enough."""
@@ -199,8 +205,58 @@ class Injector:
 
     # The kinds.
 
+    def _of_claims(self, chance: random.Random) -> Iterator[Blow]:
+        """Yield the faults of each write of a ResourceClaim."""
+        lasts_s, lease_s = self._terms.lasts_s, self._terms.lease_s
+        for verb, resource in WRITES_OF_CLAIMS:
+            yield self._answered(verb, resource, chance.uniform(0.03, 0.9) * lasts_s)
+        for (verb, resource), late_s in (
+            (WRITES_OF_CLAIMS[0], 0.5),  # the VGPUClaim is written, and nothing else
+            (WRITES_OF_CLAIMS[1], 0.5),  # the ResourceClaim is there, and not allocated
+            (WRITES_OF_CLAIMS[0], 2 * lease_s),  # both land when another leads
+            (WRITES_OF_CLAIMS[1], 2 * lease_s),
+        ):
+            yield self._leader_lost_at(verb, resource, late_s, chance.uniform(0.03, 0.9) * lasts_s)
+
+    def _answered(self, verb: str, resource: str, at: float) -> Blow:
+        """Return a fault of writes that are done, and answered with 500."""
+        fault = Fault(action="answered", verb=verb, resource=resource, code=500, times=10)
+        return Blow(
+            at, f"{verb} of {resource} is done and answered with 500", partial(self._arm, fault)
+        )
+
+    def _leader_lost_at(self, verb: str, resource: str, late_s: float, at: float) -> Blow:
+        """Return a fault that kills the leader at a write, which lands some time later."""
+        what = f"the leader killed at its {verb} of {resource}, which lands {late_s:.1f} s later"
+
+        def lose() -> None:
+            with self._losing:  # one after the other: each needs a leader
+                name = live_leader(self._cluster, within_s=_LEADER_WITHIN_S)
+                if name is None:
+                    self.missed.append(f"nobody led for {_LEADER_WITHIN_S:.0f} s: {what}")
+                    return
+                fault = Fault(
+                    action="delay", verb=verb, resource=resource, user=name, seconds=late_s
+                )
+                if self._is_met(fault, name):
+                    self.log.append(f"{time.time():.3f} {name} leads: {what}")
+                    self._hurt(self._supervisor.kill(name, away_s=0.5))
+                self._disarm(fault)
+
+        return Blow(at, what, lambda: self._in(0, lose))
+
+    def _is_met(self, fault: Fault, name: str) -> bool:
+        """Arm a fault; return True once it has befallen a request of the leader, if that leads."""
+        self._arm(fault)
+        until = time.monotonic() + _WRITES_WITHIN_S
+        while not self._cluster.server.faults.count(fault):
+            if time.monotonic() > until or not self._supervisor.is_up(name):
+                return False
+            time.sleep(0.01)
+        return True
+
     def _api_fault(self, chance: random.Random, at: float) -> Blow:
-        who, fault = draw(chance)
+        who, fault = draw(chance, in_claims=self._terms.in_claims)
         users = {"agent": chance.choice(self._agents), "operator": chance.choice(self._operators)}
         user = users.get(who, "")
 

@@ -20,6 +20,8 @@ LOW, URGENT, TOP = -10, 100, 1000
 """Priorities: of those that make way for all others, of those for whom others make way, and of
 those that stay."""
 
+_LOOK_S = 0.2
+
 Scenario = Callable[[Stage], Awaitable[None]]
 
 _STUBBORN = "trap '' TERM; while :; do sleep 1; done"
@@ -248,6 +250,25 @@ def nobody_schedules(chance: random.Random, name: str) -> Scenario:
     async def scenario(stage: Stage) -> None:
         await stage.pod(name, one(limits, scheduler="nobody"))
         await asyncio.sleep(life)
+        await stage.delete(PODS, name)
+
+    return scenario
+
+
+def turned_away(chance: random.Random, name: str) -> Scenario:
+    """Return a scenario of a pod from whose ResourceClaim each allocation is taken away again.
+
+    No scheduler serves it, so it is never bound.
+    """
+    limits = small(chance)
+
+    async def scenario(stage: Stage) -> None:
+        await stage.pod(name, one(limits, scheduler="nobody"))
+        pod = await stage.read(PODS, name)
+        entries = ((pod or {}).get("spec") or {}).get("resourceClaims") or ()
+        while entries and not stage.enough.is_set():
+            await stage.take_away(entries[0]["resourceClaimName"])
+            await asyncio.sleep(_LOOK_S)
         await stage.delete(PODS, name)
 
     return scenario

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vgpu_api.resources import NAMESPACES, POD_GROUPS, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import (
+    NAMESPACES,
+    POD_GROUPS,
+    PODS,
+    RESOURCE_CLAIMS,
+    VGPU_CLAIMS,
+    Resource,
+)
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ApiError, ClientError, Forbidden, Invalid, NotFound
 from vgpu_client.transport import Object
@@ -32,6 +40,7 @@ class Stage:
     Attributes:
         pods: The number of pods that were created.
         claims: The number of claims that were created.
+        taken_away: How often the allocation of a ResourceClaim was taken away.
         staying: The names of pods that must run at the end.
         hopeless: The names of pods that fit nowhere and must not run.
         sightings: The current pods and claims.
@@ -53,6 +62,7 @@ class Stage:
     ) -> None:
         self.pods = 0
         self.claims = 0
+        self.taken_away = 0
         self.staying: set[str] = set()
         self.hopeless: set[str] = set()
         self.findings: list[str] = []
@@ -131,6 +141,23 @@ class Stage:
                 return
             except ClientError:
                 await asyncio.sleep(_AGAIN_S)
+
+    async def take_away(self, name: str) -> None:
+        """Take the allocation of an unreserved ResourceClaim away, as kube-scheduler does."""
+        found = await self.read(RESOURCE_CLAIMS, name)
+        status = (found or {}).get("status") or {}
+        if found is None or "allocation" not in status or status.get("reservedFor"):
+            return
+        version = {
+            "path": "/metadata/resourceVersion",
+            "value": found["metadata"]["resourceVersion"],
+        }
+        patch = [{"op": "test", **version}, {"op": "remove", "path": "/status/allocation"}]
+        with contextlib.suppress(ClientError):  # it is tried again
+            await self._api.json_patch(
+                RESOURCE_CLAIMS, name, patch, namespace=NAMESPACE, subresource="status"
+            )
+            self.taken_away += 1
 
     async def gone(self, name: str, uid: str) -> None:
         """Wait until the pod is gone."""

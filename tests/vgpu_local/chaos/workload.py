@@ -29,6 +29,7 @@ from vgpu_local.chaos.scenarios import (
     runs_and_goes,
     stays,
     template,
+    turned_away,
 )
 from vgpu_local.chaos.stage import Refused, Stage
 
@@ -60,6 +61,8 @@ _RANKED: tuple[tuple[int, float, Teller], ...] = (
     (3, 0.7, outranks_for_cpu),
 )
 """With priorities and groups."""
+_CLAIMED: tuple[tuple[int, float, Teller], ...] = ((8, 0.1, turned_away),)
+"""More in mode Claims."""
 _ENCORES = (comes_and_goes, runs_and_goes, replica_of_a_set, claim_and_pod)
 _ENCORE_EVERY_S = 0.4
 
@@ -72,14 +75,18 @@ class Entry:
     scenario: Scenario
 
 
-def script(chance: random.Random, *, lasts: float, has_ranks: bool = False) -> list[Entry]:
+def script(
+    chance: random.Random, *, lasts: float, has_ranks: bool = False, in_claims: bool = False
+) -> list[Entry]:
     """Return the scenarios of a campaign in order of their starts.
 
-    With `has_ranks` pods preempt others, and start in groups.
+    With `has_ranks` pods preempt others, and start in groups. With `in_claims` they get devices
+    through ResourceClaims.
     """
+    told = (*(_RANKED if has_ranks else _TOLD), *(_CLAIMED if in_claims else ()))
     entries = [
         Entry(chance.uniform(0, part * lasts), _told_as(make, chance, number))
-        for times, part, make in (_RANKED if has_ranks else _TOLD)
+        for times, part, make in told
         for number in range(times)
     ]
     return sorted(entries, key=lambda entry: entry.at)
