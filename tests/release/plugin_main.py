@@ -28,7 +28,16 @@ def _install_numpy() -> NoReturn:
     sys.stderr.write("kubectl vgpu: installing numpy, which this command needs, into %s\n" % home)
     unfinished = "%s.%d" % (home, os.getpid())
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--target", unfinished]
+    command += [
+        "--root-user-action",
+        "ignore",
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        "--target",
+        unfinished,
+    ]
     command += ["--requirement", os.path.join(HERE, "numpy.txt")]
     if subprocess.call(command, stdout=sys.stderr) != 0:
         _fail("numpy could not be installed; install it for %s and try again" % sys.executable)

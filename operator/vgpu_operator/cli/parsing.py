@@ -58,8 +58,16 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(words)
         if unknown:
             command = getattr(found, "command", None) or ""
-            self._fail(refusal_of(unknown, command or self.prog), f"{self.prog} {command}".strip())
+            known = self._flags_of(command)
+            why = refusal_of(unknown, command or self.prog, known)
+            self._fail(why, f"{self.prog} {command}".strip())
         return found
+
+    def _flags_of(self, command: str) -> Sequence[str]:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and command in action.choices:
+                return list(action.choices[command]._option_string_actions)
+        return ()
 
     def error(self, message: str) -> NoReturn:
         """Print the error and how to get help, and exit."""
@@ -92,8 +100,14 @@ def behind_the_command(words: Sequence[str]) -> list[str]:
     return [*words[first : first + 1], *words[:first], *words[first + 1 :]]
 
 
-def refusal_of(unknown: Sequence[str], command: str) -> str:
-    """Return the reason why a command does not take these arguments."""
+def refusal_of(unknown: Sequence[str], command: str, known: Sequence[str]) -> str:
+    """Return the reason why a command does not take these arguments.
+
+    Args:
+        unknown: The arguments.
+        command: Its name.
+        known: The flags that it takes.
+    """
     flag = next((_flag(word) for word in unknown if word.startswith("-")), "")
     if flag in _NAMESPACES:
         return f"{flag}: {command} is not about one namespace"
@@ -101,6 +115,9 @@ def refusal_of(unknown: Sequence[str], command: str) -> str:
         return f"{flag}: {command} asks no cluster"
     if flag in REFUSED:
         return f"{flag} of kubectl is not supported: {REFUSED[flag]}"
+    if flag:
+        close = similar(flag, known)
+        return f"unknown flag: {flag}" + (f"; did you mean {' or '.join(close)}?" if close else "")
     return f"unrecognized arguments: {' '.join(unknown)}"
 
 

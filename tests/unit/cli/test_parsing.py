@@ -42,6 +42,21 @@ def test_a_misspelt_word_gets_the_right_one(
     assert f"did you mean {meant}" in error(capsys, *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("get", "slices", "--contxt", "x"), "unknown flag: --contxt; did you mean --context?"),
+        (("web", "--prot=3"), "unknown flag: --prot; did you mean --port?"),
+        (("cordon", "a", "--quux"), "unknown flag: --quux\n"),
+        (("cordon", "a", "b"), "unrecognized arguments: b\n"),
+    ],
+)
+def test_an_unknown_flag_is_named_with_the_one_that_was_meant(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert f"error: {said}" in error(capsys, *words)
+
+
 def test_a_word_that_is_like_none_gets_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "use one of slices, devices, nodes, pods" in error(capsys, "get", "quux")
 
