@@ -155,7 +155,7 @@ class Stage:
         return made
 
     def device(self, number: int, memory_mib: int, *, cores: int = 5) -> dict[str, Any]:
-        """Return the device of the claim with this number: pods take the devices in turn."""
+        """Return the device of the claim with this number; pods use the devices in rotation."""
         index = number % len(self.node.devices)
         return {
             "request": "main",

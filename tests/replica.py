@@ -75,7 +75,7 @@ class News:
         self._observe(events.DeviceDeleted(name))
 
     def agent_is(self, node: str, *, ready: bool) -> None:
-        """Report what the kubelet finds of a node's agent."""
+        """Report the readiness of a node's agent, as the kubelet does."""
         self._versions += 1
         self.pod_changed(an_agent_pod(node, ready=ready, resource_version=self._versions))
 

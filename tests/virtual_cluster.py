@@ -85,7 +85,7 @@ class TimedReplica(Replica):
 
 
 class DrawnSlices(Slices):
-    """Slices that end at random, and not when the machine is busy."""
+    """Slices that end at random times, so that the real machine's load has no effect."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

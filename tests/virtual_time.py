@@ -21,7 +21,7 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes only while everybody waits, and then at once."""
+    """A loop whose time stands still while a task runs, and jumps when all tasks wait."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()

@@ -96,7 +96,7 @@ class Elector:
         self._until: float | None = None  # the end of our lease
 
     def remaining_s(self) -> float:
-        """Return the seconds for which we surely lead, a write's budget; 0 or less if we do not."""
+        """Return the seconds for which we certainly lead, which bound a write; at most 0 if not."""
         return 0.0 if self._until is None else self._until - self._clock.monotonic()
 
     def is_leading(self, *, margin_s: float = 0.0) -> bool:

@@ -11,7 +11,7 @@ struct device {
     uint64_t slice_ns;     /* length of the timeslice of a context */
     uint64_t switch_ns;    /* cost of switching to another context */
     unsigned noise_points; /* NVML's figure for a process is off by up to this many points */
-    unsigned looks;        /* NVML samples this often which context runs; 0: it integrates */
+    unsigned looks;        /* interval at which NVML samples the running context; 0: it counts all time */
     int unmatched;         /* 1: NVML reports no PID that the container knows */
     int clock_ppm;         /* by how much the device's clock is faster than the host's */
     int shuffled;          /* 1: contexts and threads take turns in a random order */

@@ -162,7 +162,7 @@ static const struct vgpu_cuda driver = {.cuEventCreate = event_create,
 static const struct vgpu_world world = {.now = clock_now, .sleep_for = sleep_ns};
 const struct vgpu_world *vgpu_world = &world;
 
-/* ------------------------------------------------------------------ what a process reads */
+/* ------------------------------------------------------------------ a process's readings */
 
 static struct vgpu_share share_of(void *owner, int ordinal)
 {

@@ -34,7 +34,7 @@ static CUresult launch(CUfunction function, const unsigned *grid, const unsigned
             compute_leave(stream->context->card);
         }
         if (!e || mine < 0) {
-            return CUDA_SUCCESS; /* no earlier work took time either */
+            return CUDA_SUCCESS; /* without an engine there is no earlier work to wait for */
         }
     }
     return cuda_work_submit(stream, (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = shape.ns, .fraction = shape.fraction});

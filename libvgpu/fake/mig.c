@@ -50,7 +50,7 @@ void mig_refresh(const struct machine *m)
         const struct machine_card *card = &m->cards[m->cards[room].parent < 0 ? 0 : m->cards[room].parent];
         const struct state_instance *of = &s->instances[room];
         const struct mig_profile *profile = of->compute_made ? mig_profile_by_id(card, of->profile) : NULL;
-        struct machine_card *it = (struct machine_card *)&m->cards[room]; /* the machine itself is not const */
+        struct machine_card *it = (struct machine_card *)&m->cards[room]; /* the cast is safe: the machine is not const */
         if (!it->is_room) {
             continue;
         }

@@ -97,7 +97,7 @@ struct vgpu_page {
 struct vgpu_region_bucket {
     uint64_t paid_until_ns; /* everything taken so far is paid for until then, at the container's share */
     uint64_t raw_ns; /* GPU time charged by estimates, ever */
-    uint64_t charged_ns; /* the same, each multiplied by the factor of its time */
+    uint64_t charged_ns; /* the same, each estimate multiplied by the factor that applied then */
     uint64_t measured_ns; /* GPU time that NVML reported, as far as it was compared */
     uint64_t calibrated_us; /* time stamp of the last sample of NVML that was compared */
     uint64_t factor; /* the factor for estimates, in parts of 65536; 0: not known */

@@ -8,8 +8,8 @@
 #define GAP_NS UINT64_C(3000000000)
 #define SPACING_NS UINT64_C(10000000) /* minimum distance between samples */
 #define SHORTEST_NS UINT64_C(100000000) /* minimum length of a sample */
-#define ROUNDED 0.5                /* points lost to NVML's whole percents; below this, trust the events */
-#define SURE 6                     /* gaps needed to be sure */
+#define ROUNDED 0.5 /* rounding error of NVML's whole percents, in points; for smaller differences, trust the events */
+#define SURE 6 /* gaps needed to be sure */
 #define MEMORY_NS 2e9 /* time constant of the average factor */
 #define DOUBT_NS 5e7 /* weight of a factor of 1, as GPU time */
 #define PAY_NS 1e9 /* time over which a debt is paid off */

@@ -27,7 +27,7 @@ static struct vgpu_share share_by(struct vgpu_process *p, const char *uuid, int 
 
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal)
 {
-    /* A page that no longer grants anything does not free the device: running programs continue, new ones crawl. */
+    /* A page that no longer grants anything does not lift the limit: programs that run continue, new ones hardly progress. */
     struct vgpu_share otherwise = {.percent = 1, .always = 1};
     struct vgpu_throttle *throttle = atomic_load_explicit(&p->throttle, memory_order_acquire);
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {

@@ -13,7 +13,7 @@
 
 #define LIMIT (UINT64_C(256) << 20)
 #define CONTEXT (UINT64_C(1) << 20)
-#define MOST (LIMIT - 2 * CONTEXT) /* what two processes' contexts leave */
+#define MOST (LIMIT - 2 * CONTEXT) /* the memory that two processes' contexts leave free */
 enum { EXECS = 301, STARTS = 31, TOGETHER = 64, KILLS = 31, FILLERS = 8, FILL_SECONDS = 3 };
 
 static double now_ms(void)

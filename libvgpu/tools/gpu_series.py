@@ -57,7 +57,7 @@ def lateness_us(
 
 
 def turns_us(between_us: Sequence[float], kernel_us: float) -> dict[str, list[float]]:
-    """Return the turns of others, and our own between them, from the times between kernels' ends.
+    """Return others' timeslices, and our own between them, from the times between kernels' ends.
 
     A kernel that was interrupted takes longer by the turn of the others.
     """

@@ -1,1 +1,1 @@
-"""The operator: it reads what pods ask for, decides on devices, and writes the decision."""
+"""The operator: it reads the requests of pods, decides on devices, and writes the decision."""

@@ -72,7 +72,7 @@ def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> 
     pods: list[str] = []
 
     async def the_odd(cluster: VirtualCluster) -> None:
-        """Create the odd pods as fast as kube-scheduler handles them among other pods."""
+        """Create the unschedulable pods as fast as kube-scheduler handles them among others."""
         for _ in range(1000):
             cluster.create(1, MIB, 0, 1.0, **UNSCHEDULABLE[why])
             await asyncio.sleep(2 * FILTER_TAKES_S)

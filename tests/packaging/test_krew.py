@@ -1,4 +1,4 @@
-"""krew accepts the plugin's manifest, and its archives run as they are unpacked."""
+"""krew accepts the plugin's manifest, and its archives run right after unpacking."""
 
 from __future__ import annotations
 

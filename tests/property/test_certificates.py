@@ -163,7 +163,7 @@ class World:
             if replica.webhook is not None and not self.is_over(replica.webhook):
                 for bundle in self.bundles():
                     assert covers(bundle, replica.webhook, self.now), "the API server trusts nobody"
-            # Without an authority, the successor's pairs may arrive before the trust in them.
+            # Without an authority, the successor's pairs may arrive before clients trust them.
             fresh = self.now - replica.looked <= LOOK < self.now - self.lost
             shown = self.scheduler.shows
             if fresh and replica.extender and shown is not None and not self.is_over(shown):

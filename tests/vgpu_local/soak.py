@@ -169,7 +169,7 @@ def growth(samples: Sequence[Sample], *, most: float = MOST_GROWTH) -> list[str]
 
 
 def pace(*, pods: int, seconds: float) -> float:
-    """Return the seconds from one pod to the next, such that all come well within the time."""
+    """Return the seconds between two pods, so that all are created well within the time."""
     return seconds / pods / _SPARE if pods else 0.0
 
 

@@ -118,7 +118,7 @@ class DriverBackend:
         """Drop the library if only memory is limited: the driver then shows the limit, too."""
         needed = any(
             limit.limits_compute
-            or limit.priority  # throttled by ceilings while a more urgent one computes
+            or limit.priority  # throttled while a higher priority computes
             or limit.physical_bytes  # only the library places memory beyond the device's own
             for limit in grant.limits
         )

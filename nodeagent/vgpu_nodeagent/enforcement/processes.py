@@ -144,8 +144,8 @@ def mapped_by(pid: int, files: FileIndex, *, proc: Path = Path("/proc")) -> froz
 def _of_pod(folders: Collection[Path], pod_uid: str, proc: Path) -> set[Path]:
     """Return the processes that may belong to the pod, by their cgroups.
 
-    A process of another pod does not, nor does an ancestor of this process. If pods have cgroups, a
-    process outside all of them does not either. If pods have none, an agent without root runs
+    Processes of other pods and ancestors of this process are excluded. If pods have cgroups, so are
+    processes outside all of them. If pods have none, an agent without root runs
     everything as its own user, and could have inspected the process.
     """
     if not folders:

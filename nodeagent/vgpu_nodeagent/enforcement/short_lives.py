@@ -38,7 +38,7 @@ class _Met:
 
 @dataclass(slots=True)
 class ShortLives:
-    """The processes of claims that were alive at a look of the last seconds."""
+    """The processes of claims that were alive at a check in the last seconds."""
 
     _met: dict[int, _Met] = field(default_factory=dict)
     _ended: dict[str, dict[str, tuple[float, Residence]]] = field(default_factory=dict)

@@ -66,7 +66,7 @@ class PlainFolders:
         """Do nothing: a plain folder can be made wherever the state can."""
 
     def make(self, folder: Path) -> None:
-        """Make it readable for all and writable for root."""
+        """Create the folder, readable for all and writable for root."""
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
 

@@ -646,7 +646,7 @@ class Watchdog:
     def _find_strangers(
         self, processes: Mapping[str, Mapping[int, int]], homes: Mapping[int, Residence]
     ) -> None:
-        """Report processes without a claim once they were there at several looks."""
+        """Report processes without a claim after they were present at several checks."""
         proc = self._allocations.proc
         looks: dict[tuple[str, int], int] = {}
         found: dict[str, tuple[Stranger, ...]] = {}

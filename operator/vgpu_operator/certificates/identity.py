@@ -149,7 +149,7 @@ class Identity:
             for context in (self.context, self.anonymous):
                 context.load_cert_chain(certificate, key)
         if material.trust and self.context.verify_mode is ssl.CERT_REQUIRED:
-            # Authorities can be added to a context but not removed. Expired ones admit no caller,
+            # Authorities can be added to a context but not removed. Expired ones verify no caller,
             # so they do no harm.
             self.context.load_verify_locations(cadata=material.trust.decode())
         self._current = material

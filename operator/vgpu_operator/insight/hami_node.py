@@ -180,7 +180,7 @@ def _of_one(
 
 
 def memory_of(gpu: RegisteredGpu, hamis: NvidiaConfig, ours: NvidiaConfig) -> int:
-    """Return the MiB of a GPU that we would give away, from what HAMi gives away."""
+    """Return the allocatable MiB of a GPU under our configuration, from HAMi's figure."""
     real = Fraction(gpu.memory_mib) / Fraction(str(hamis.device_memory_scaling))
     return int(real * Fraction(str(ours.device_memory_scaling)))
 

@@ -105,7 +105,7 @@ def who_makes_way(state: State, pod: GPUPod | None, refused: Reason | None) -> M
     Args:
         state: The engine's state; it is not modified.
         pod: The pod; None: an Immediate claim waits, or one that no pod uses.
-        refused: Why no node can serve it; None: one can, and perhaps not its whole group.
+        refused: Why no node can serve it; None if one can, even if not its whole group.
     """
     why_not = _NO_POD if pod is None else _why_not(state, pod, refused)
     if pod is None or why_not:

@@ -382,7 +382,7 @@ async def test_a_finished_pod_frees_its_slot_and_names_the_allocation(
     page = page_of(node, "p1")
     assert list(node.config.cdi_dir.glob("*.json"))
     mounted = page.parent.parent.parent / "mounted"
-    mounted.hardlink_to(page)  # a container's bind mount keeps the page when the folder goes
+    mounted.hardlink_to(page)  # a container's bind mount keeps the page after the folder is removed
     await api.delete(PODS, "p1", namespace="default", grace_s=1)
     claim = await claim_is(api, "c1", "Released")
     assert read_page(mounted).state is PageState.CLOSED

@@ -211,7 +211,7 @@ def test_pods_go_to_the_nodes_of_their_local_volumes_and_wait_for_claims_that_ar
 ) -> None:
     """kube-scheduler binds each pod as chosen.
 
-    Its volumes refuse no pod that has passed its gate.
+    No pod that has passed its gate is refused because of its volumes.
     """
     create(cluster, a_local_class(), STORAGE_CLASSES)
     for node in ("one", "two"):

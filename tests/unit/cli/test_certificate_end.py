@@ -1,4 +1,4 @@
-"""The end of a certificate is the one that a library for certificates reads."""
+"""The expiry of a certificate is the one that a certificate library reads."""
 
 from __future__ import annotations
 

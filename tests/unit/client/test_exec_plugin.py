@@ -1,4 +1,4 @@
-"""Programs that give credentials are run by the protocol of client-go."""
+"""Credential plugins are run with the protocol of client-go."""
 
 from __future__ import annotations
 

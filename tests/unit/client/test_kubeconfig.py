@@ -51,7 +51,7 @@ def simple(path: Path, user: dict[str, Any], **cluster: Any) -> str:
 
 
 async def theirs(files: str, context: str | None = None) -> tuple[str, str | None]:
-    """Return the server and the authorization header by kubernetes-asyncio.
+    """Return the server and the authorization header that kubernetes-asyncio would use.
 
     Of several files it takes the last `current-context`; kubectl takes the first.
     """

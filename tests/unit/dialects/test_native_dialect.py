@@ -125,7 +125,7 @@ INITS = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}]
 
 
 def test_requests_stand_in_the_order_in_which_their_containers_start() -> None:
-    """An init container counts with the sidecars before it, and only the order shows those."""
+    """An init container counts together with the sidecars before it, so the order matters."""
     pod = a_pod({}, initContainers=INITS)
     proxy, fetch, app = {"name": "proxy"}, {"name": "fetch", "phase": "Init"}, {"name": "app"}
     assert containers_of_claim(pod, a_spec(proxy, fetch, app)) == ("proxy", "fetch", "app")

@@ -1,4 +1,4 @@
-"""Refusals of a request name the field, the value and a right value.
+"""Refusals of a request name the field, the value and a valid value.
 
 The tests also show the other side of each limit: the last value that is accepted.
 """

@@ -1,4 +1,4 @@
-"""Pods and claims are decided once, on capacity that is really free, and the claim shows it."""
+"""Pods and claims get devices once, from capacity that is really free, and the claim shows them."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ async def test_init_containers_that_run_again_wait_for_room_and_take_it(
 
 
 async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Replica) -> None:
-    """The kubelet reruns them before their devices were removed from the allocation."""
+    """The kubelet reruns init containers whose devices are still in the allocation."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
     wanted(replica, pod)

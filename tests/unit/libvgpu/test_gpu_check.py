@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_time
 
 TOOL = Path(__file__).resolve().parents[3] / "libvgpu" / "tools" / "gpu_check.py"
 CONTEXT = 300 << 20
-# Stands for vgpu-probe on a device that holds the allocations and a context for each process.
+# Replaces vgpu-probe: a device that holds the allocations and a context for each process.
 BLIND = """
 import json, os, sys, time
 from pathlib import Path

@@ -125,7 +125,7 @@ def test_a_request_that_takes_no_memory_fits_while_a_slot_is_free(memory_mib: in
 
 
 def test_mutex_of_a_group_keeps_off_devices_that_are_linked_to_one_in_use() -> None:
-    """The policy is about devices, and these are dies of one. Source: HAMi v2.10.0, Vastai."""
+    """The policy is for cards, and linked devices are dies of one. Source: HAMi v2.10.0, Vastai."""
     links = {"a": {"b": 10}, "b": {"a": 10}, "c": {}}
     devices = [
         device_facts(uuid, index=at, links=peers) for at, (uuid, peers) in enumerate(links.items())

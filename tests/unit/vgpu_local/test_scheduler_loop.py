@@ -22,7 +22,7 @@ SLOTS, MEMORY = "ex.dev/gpu", "ex.dev/gpumem"
 
 
 class FakeExtender:
-    """Answers filter with `refusals`, and binds itself, unless the test changes that.
+    """Answers Filter with `refusals` and makes the Bindings, unless the test changes that.
 
     Attributes:
         filtered: (pod, candidates) of each filter call.
@@ -439,7 +439,7 @@ async def test_nobody_ends_where_an_extender_says_that_it_would_be_in_vain(
     await full_node(api)
     await create_pod(api, "high", {"cpu": "1", SLOTS: "1"}, priority=10)
     await create_pod(api, "equal", {"cpu": "1"}, priority=0)
-    await why_pending(api, "equal")  # it was tried after the other
+    await why_pending(api, "equal")  # it was tried after the other pod
     assert extender.proposed
     assert not await is_deleted(api, "low")
     assert not await is_deleted(api, "middle")

@@ -196,7 +196,7 @@ class Writer:
 
 
 def uid_mismatch(resource: Resource, name: str, wanted: str, actual: str) -> errors.StatusError:
-    """Return a 409: the object of that name is another one than the caller means."""
+    """Return a 409, because the object of that name has another UID than the caller gave."""
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
     return errors.conflict(resource, name, why)
 

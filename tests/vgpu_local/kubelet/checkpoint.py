@@ -54,7 +54,7 @@ def _entry(holding: Holding) -> dict[str, Any]:
 
 
 def _checksum(data: object) -> int:
-    """Return a 32-bit FNV-1a like the kubelet's, but over JSON instead of a dump only Go has."""
+    """Return a 32-bit FNV-1a like the kubelet's, but of JSON instead of Go's dump format."""
     value = 0x811C9DC5
     for byte in json.dumps(data, sort_keys=True).encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Applies what agents' pods and their nodes show of the agents."""
+"""Applies events about agents' pods and nodes, which show the state of the agents."""
 
 from __future__ import annotations
 

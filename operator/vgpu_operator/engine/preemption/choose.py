@@ -109,7 +109,7 @@ def cost_of(victims: Collection[Victim]) -> Cost:
 
 
 def _since(victims: Collection[Victim], priority: int) -> str:
-    """Return the time since when the oldest of the most important victims runs."""
+    """Return the start time of the longest-running of the most important victims."""
     return min((each.since for each in victims if each.priority == priority), default="")
 
 

@@ -177,7 +177,7 @@ def still_fit(state: State, opened: OpenPreemption) -> bool:
 
 
 def _fit_beside_each_other(state: State, placed: Sequence[Placed]) -> bool:
-    """Return True if the nodes have CPU and all else for all of these pods behind our gate.
+    """Return True if the nodes have CPU and other resources for all of these gated pods.
 
     The search has looked for each of them alone. What the victims use besides devices does not
     count as free. kube-scheduler sees to that itself where pods have no gate.

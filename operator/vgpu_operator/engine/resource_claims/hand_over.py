@@ -165,7 +165,7 @@ def _others(found: ResourceClaim) -> tuple[str, ...]:
 
 
 def _made(pod: GPUPod, claim: VGPUClaim, by_container: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ResourceClaim of a pod, which goes with the pod and has a request a container."""
+    """Return the ResourceClaim of a pod, owned by the pod, with one request per container."""
     owner = {
         "apiVersion": "v1",
         "kind": "Pod",

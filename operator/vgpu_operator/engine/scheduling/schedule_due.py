@@ -237,7 +237,7 @@ def _importance(waiter: Waiter, state: State) -> tuple[int, Yielding]:
         return priority, Yielding.AS_IMPORTANT
     if pod.is_running or pod.is_gated:
         return pod.priority, yielding_of(state, pod)
-    # A group that is woken for room that another one was woken for would be tried in vain.
+    # A group that is requeued for room kept for another group would be tried in vain.
     is_of_group = waiter.kind.group is not None
     return pod.priority, Yielding.AS_IMPORTANT if is_of_group else Yielding.OF_ITS_KIND
 
