@@ -30,7 +30,7 @@ from vgpu_operator.web.history import History
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer
 from vgpu_operator.web.sight import Visitors
-from vgpu_operator.web.usage import Usage, Used, Wanted
+from vgpu_operator.web.usage import FleetUsage, Used, WantedSeries
 from web_world import EVERYTHING, Reviews
 
 DEVICES_PER_NODE = 8
@@ -146,7 +146,7 @@ def a_waiter(number: int) -> VGPUClaim:
     )
 
 
-def usage_of(nodes: int, claims: int) -> Usage:
+def usage_of(nodes: int, claims: int) -> FleetUsage:
     """Return what a fleet uses: a sixth of the claims idle, a few of them and a node unknown."""
     holders = [number for number in range(claims) if number % _EVERY_WAITING != 5]
     of_claims: dict[ClaimKey, Used] = {}
@@ -171,7 +171,7 @@ def usage_of(nodes: int, claims: int) -> Usage:
             device.memory_mib + used.memory_mib, (device.cores or 0.0) + (used.cores or 0.0)
         )
     peaks = {key: 1.3 * (used.cores or 0.0) for key, used in of_claims.items()}
-    return Usage(of_devices, of_claims, peaks=peaks)
+    return FleetUsage(of_devices, of_claims, peaks=peaks)
 
 
 class LastDay(History):
@@ -181,7 +181,7 @@ class LastDay(History):
         super().__init__(None, Clock())
         self._size = size
 
-    async def of(self, wanted: Wanted) -> dict[str, Any]:
+    async def of(self, wanted: WantedSeries) -> dict[str, Any]:
         """Return 24 hours until `NOW`."""
         of = {"node": 1, "claim": 1}
         gpus = next((of[name] for name, _ in wanted.labels if name in of), self._size.nodes)

@@ -21,7 +21,7 @@ from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
-from vgpu_operator.web.usage import METRICS, Sample, Usage, UsageUnread, usage_of
+from vgpu_operator.web.usage import METRICS, FleetUsage, Sample, UsageUnread, usage_of
 
 ACCOUNT = "vgpu-web-metrics"
 """The ServiceAccount whose token the agents are shown."""
@@ -62,7 +62,7 @@ class AgentMetrics:
         self._tls.check_hostname = False
         self._tls.verify_mode = ssl.CERT_NONE
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> FleetUsage:
         """Return the present use.
 
         Raises:

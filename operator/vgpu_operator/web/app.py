@@ -35,7 +35,7 @@ from vgpu_operator.web.prometheus import Prometheus
 from vgpu_operator.web.server import WebServer
 from vgpu_operator.web.sight import Visitors
 from vgpu_operator.web.usage import UsageSource
-from vgpu_operator.web.usage_reader import UsageReader
+from vgpu_operator.web.usage_reader import FleetUsageReader
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ async def run(config: WebConfig) -> None:
         prometheus = _prometheus(config, session)
         source: UsageSource = prometheus or AgentMetrics(api, session, Clock())
         work = [
-            asyncio.create_task(UsageReader(mirror, source, Clock()).run()),
+            asyncio.create_task(FleetUsageReader(mirror, source, Clock()).run()),
             *(asyncio.create_task(each.run()) for each in (*sources, *of_volumes, *of_budgets)),
             asyncio.create_task(follow_pod_groups(api, mirror, Clock(api))),
             asyncio.create_task(changed(config.cluster, config.log_level)),

@@ -16,7 +16,7 @@ from vgpu_operator.web.usage import (
     DEVICE_CORES,
     DEVICE_MEMORY,
     UsageUnread,
-    Wanted,
+    WantedSeries,
 )
 
 STEP_S = 900
@@ -44,10 +44,10 @@ class History:
     def __init__(self, prometheus: Prometheus | None, clock: Clock) -> None:
         self._prometheus = prometheus
         self._clock = clock
-        self._kept: OrderedDict[Wanted, tuple[float, Document]] = OrderedDict()
+        self._kept: OrderedDict[WantedSeries, tuple[float, Document]] = OrderedDict()
         self._room = asyncio.Semaphore(_AT_ONCE)
 
-    async def of(self, wanted: Wanted) -> Document:
+    async def of(self, wanted: WantedSeries) -> Document:
         """Return the points, or the problem because of which there are none."""
         if self._prometheus is None:
             return {"problem": _NO_PROMETHEUS}
@@ -66,7 +66,7 @@ class History:
             self._kept.popitem(last=False)
         return document
 
-    async def _asked(self, prometheus: Prometheus, wanted: Wanted) -> Document:
+    async def _asked(self, prometheus: Prometheus, wanted: WantedSeries) -> Document:
         end = int(self._clock.unix()) // STEP_S * STEP_S
         start = end - STEP_S * POINTS
         names = (CLAIM_MEMORY, CLAIM_CORES) if wanted.of_claims else (DEVICE_MEMORY, DEVICE_CORES)

@@ -31,7 +31,7 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.insight.live_cluster import Unread
 from vgpu_operator.insight.states import state_of, worst_state
 from vgpu_operator.ledger import ClaimKey, Ledger
-from vgpu_operator.web.usage import UNREAD, Usage
+from vgpu_operator.web.usage import UNREAD, FleetUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Mirror:
             self.version += 1
             self._changed.set()
 
-    def take_usage(self, usage: Usage) -> None:
+    def take_usage(self, usage: FleetUsage) -> None:
         """Show this usage from now on."""
         if usage != self.usage:
             self.usage = usage

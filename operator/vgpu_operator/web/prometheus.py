@@ -20,8 +20,8 @@ from vgpu_operator.web.usage import (
     CLAIM_MEMORY,
     DEVICE_CORES,
     DEVICE_MEMORY,
+    FleetUsage,
     Sample,
-    Usage,
     UsageUnread,
     usage_of,
 )
@@ -66,7 +66,7 @@ class Prometheus:
         self._peaks: Mapping[ClaimKey, float] = {}
         self._peaks_until = 0.0
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> FleetUsage:
         """Return the present use.
 
         Raises:

@@ -58,7 +58,7 @@ class UsedSum:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class FleetUsage:
     """The present use.
 
     Attributes:
@@ -75,7 +75,7 @@ class Usage:
     peaks: Mapping[ClaimKey, float] | None = None
 
 
-UNREAD = Usage(problem="the use of memory and compute is being read")
+UNREAD = FleetUsage(problem="the use of memory and compute is being read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedSeries:
     """The series whose history is wanted.
 
     Attributes:
@@ -102,7 +102,7 @@ class Wanted:
 class UsageSource(Protocol):
     """Reads the usage from somewhere."""
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> FleetUsage:
         """Return the present use.
 
         Raises:
@@ -110,7 +110,7 @@ class UsageSource(Protocol):
         """
 
 
-def usage_of(samples: Mapping[str, Iterable[Sample]], *, problem: str = "") -> Usage:
+def usage_of(samples: Mapping[str, Iterable[Sample]], *, problem: str = "") -> FleetUsage:
     """Return the usage that samples tell, by the name of their metric.
 
     Samples of a claim, one for each container and device, are added up. Of a device that two agents
@@ -118,7 +118,7 @@ def usage_of(samples: Mapping[str, Iterable[Sample]], *, problem: str = "") -> U
     """
     device_memory = _largest(samples[DEVICE_MEMORY], ("device_uuid",))
     device_cores = _largest(samples[DEVICE_CORES], ("device_uuid",))
-    return Usage(
+    return FleetUsage(
         devices={
             uuid: Used(_mib(used), _percent(device_cores.get((uuid,))))
             for (uuid,), used in device_memory.items()

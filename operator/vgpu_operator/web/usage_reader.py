@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from vgpu_client.clock import Clock
 from vgpu_operator.web.mirror import Mirror
-from vgpu_operator.web.usage import Usage, UsageSource, UsageUnread
+from vgpu_operator.web.usage import FleetUsage, UsageSource, UsageUnread
 
 EVERY_S = 15.0
 
 
-class UsageReader:
+class FleetUsageReader:
     """Reads the usage again and again, and rests while nobody looks.
 
     Args:
@@ -30,6 +30,6 @@ class UsageReader:
             try:
                 usage = await self._source.usage()
             except UsageUnread as error:
-                usage = Usage(problem=str(error))
+                usage = FleetUsage(problem=str(error))
             self._mirror.take_usage(usage)
             await self._clock.sleep(EVERY_S)

@@ -27,7 +27,7 @@ from vgpu_operator.web.mirror import (
     NodeRow,
 )
 from vgpu_operator.web.sight import Sight, VisitorRefused
-from vgpu_operator.web.usage import Used, UsedSum, Wanted, sum_of
+from vgpu_operator.web.usage import Used, UsedSum, WantedSeries, sum_of
 
 Document: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -553,7 +553,7 @@ def _is_found(text: str, *names: str) -> bool:
 # The last day.
 
 
-def last_day(mirror: Mirror, sight: Sight, place: Mapping[str, str]) -> Wanted:
+def last_day(mirror: Mirror, sight: Sight, place: Mapping[str, str]) -> WantedSeries:
     """Return the series of the use whose last 24 hours are asked for.
 
     Args:
@@ -568,16 +568,16 @@ def last_day(mirror: Mirror, sight: Sight, place: Mapping[str, str]) -> Wanted:
     if namespace is not None:
         _must_read(sight, namespace)
         if name is None:
-            return Wanted(of_claims=True, labels=(("namespace", namespace),))
+            return WantedSeries(of_claims=True, labels=(("namespace", namespace),))
         if ClaimKey(namespace, name) not in mirror.claims:
             raise VisitorRefused(404, f"no claim {name} in namespace {namespace}")
-        return Wanted(of_claims=True, labels=(("claim", name), ("namespace", namespace)))
+        return WantedSeries(of_claims=True, labels=(("claim", name), ("namespace", namespace)))
     _must_see_all_use(sight)
     if name is None:
-        return Wanted(of_claims=False)
+        return WantedSeries(of_claims=False)
     if name not in mirror.nodes():
         raise VisitorRefused(404, f"no node {name} with devices")
-    return Wanted(of_claims=False, labels=(("node", name),))
+    return WantedSeries(of_claims=False, labels=(("node", name),))
 
 
 def _must_see_all_use(sight: Sight) -> None:

@@ -25,8 +25,8 @@ from vgpu_operator.web import agent_metrics, prometheus, usage_reader
 from vgpu_operator.web.agent_metrics import AgentMetrics
 from vgpu_operator.web.history import REFUSED_S, History
 from vgpu_operator.web.prometheus import Prometheus
-from vgpu_operator.web.usage import UNREAD, Usage, UsageUnread, Used, Wanted
-from vgpu_operator.web.usage_reader import UsageReader
+from vgpu_operator.web.usage import UNREAD, FleetUsage, UsageUnread, Used, WantedSeries
+from vgpu_operator.web.usage_reader import FleetUsageReader
 from web_world import a_mirror
 
 GIB = 1 << 30
@@ -194,7 +194,7 @@ async def test_the_last_day_has_a_point_for_each_quarter_of_an_hour_and_gaps() -
             "vgpu_claim_cores_used_ratio": [({}, {last - 900: "0.5"})],
         }
     )
-    wanted = Wanted(of_claims=True, labels=(("claim", "a"), ("namespace", 'x"y')))
+    wanted = WantedSeries(of_claims=True, labels=(("claim", "a"), ("namespace", 'x"y')))
     async with a_client(api) as client:
         history = History(client, SetClock(now))
         found = await history.of(wanted)
@@ -211,7 +211,7 @@ async def test_a_last_day_that_prometheus_refuses_is_asked_for_again_after_a_whi
     api, clock = PrometheusApi(error=(503, "query timed out")), SetClock(1e9)
     async with a_client(api) as client:
         history = History(client, clock)
-        wanted = Wanted(of_claims=False)
+        wanted = WantedSeries(of_claims=False)
         assert (await history.of(wanted))["problem"] == "Prometheus refuses: query timed out"
         api.error = None
         assert "timed out" in (await history.of(wanted))["problem"]
@@ -291,7 +291,7 @@ async def test_without_prometheus_the_agents_are_asked_with_a_token_for_metrics_
         api, clock = Agents({"node-0": port}), SetClock(0.0)
         client = AgentMetrics(api, session, clock)  # type: ignore[arg-type]
         usage = await client.usage()
-        assert usage == Usage({"GPU-0-0": Used(1024, 50.0)}, {A: Used(500, None)})
+        assert usage == FleetUsage({"GPU-0-0": Used(1024, 50.0)}, {A: Used(500, None)})
         await client.usage()
         assert api.tokens == 1
         clock.time += 1800
@@ -336,11 +336,11 @@ async def test_agents_that_do_not_run_or_are_too_many_are_not_asked(
 class Source:
     """Returns one answer after the other."""
 
-    def __init__(self, *answers: Usage | UsageUnread) -> None:
+    def __init__(self, *answers: FleetUsage | UsageUnread) -> None:
         self.left = list(answers)
         self.asked = 0
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> FleetUsage:
         self.asked += 1
         answer = self.left.pop(0)
         if isinstance(answer, UsageUnread):
@@ -353,12 +353,12 @@ async def test_usage_is_read_while_somebody_looks_and_what_is_gone_is_unknown_ag
 ) -> None:
     monkeypatch.setattr(usage_reader, "EVERY_S", 0.0)
     mirror = a_mirror()
-    known = Usage({"GPU-0-0": Used(1, 1.0)})
+    known = FleetUsage({"GPU-0-0": Used(1, 1.0)})
     source = Source(known, UsageUnread("it is away"), known)
-    reading = asyncio.create_task(UsageReader(mirror, source, SetClock(0.0)).run())
+    reading = asyncio.create_task(FleetUsageReader(mirror, source, SetClock(0.0)).run())
     try:
         assert (mirror.usage, source.asked) == (UNREAD, 0)
-        for expected in (known, Usage(problem="it is away")):
+        for expected in (known, FleetUsage(problem="it is away")):
             version = mirror.version
             mirror.note_look()
             await mirror.changed(version, within_s=10)
@@ -371,7 +371,7 @@ async def test_usage_is_read_while_somebody_looks_and_what_is_gone_is_unknown_ag
 
 def test_a_usage_that_is_the_same_changes_no_document() -> None:
     mirror = a_mirror()
-    mirror.take_usage(Usage({"GPU-0-0": Used(1, 1.0)}))
+    mirror.take_usage(FleetUsage({"GPU-0-0": Used(1, 1.0)}))
     version = mirror.version
-    mirror.take_usage(Usage({"GPU-0-0": Used(1, 1.0)}))
+    mirror.take_usage(FleetUsage({"GPU-0-0": Used(1, 1.0)}))
     assert mirror.version == version

@@ -17,7 +17,7 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
-from vgpu_operator.web.usage import Usage, Used
+from vgpu_operator.web.usage import FleetUsage, Used
 from web_world import a_holder, a_mirror, a_waiter
 
 ADMIN = Sight("admin", devices=True, nodes=True, everywhere=True)
@@ -296,7 +296,7 @@ def a_used_mirror() -> Mirror:
         ]
     )
     mirror.take_usage(
-        Usage(
+        FleetUsage(
             devices={"GPU-0-0": Used(3000, 60.0), "GPU-0-1": Used(500, 5.0)},
             claims={
                 ClaimKey("mine", "a"): Used(1000, 20.0),
@@ -351,14 +351,14 @@ def test_a_tenant_cannot_compute_the_use_of_other_namespaces() -> None:
 
 def test_claims_that_hold_nothing_do_not_count_as_unknown() -> None:
     mirror = a_mirror(claims=[a_holder("a"), a_waiter("b")])
-    mirror.take_usage(Usage(claims={ClaimKey("default", "a"): Used(1, 0.0)}))
+    mirror.take_usage(FleetUsage(claims={ClaimKey("default", "a"): Used(1, 0.0)}))
     (row,) = views.fleet(mirror, ADMIN)["namespaces"]["items"]
     assert row["used"] == {"memoryMiB": 1, "cores": 0.0, "known": 1, "of": 1}
 
 
 def test_the_reason_for_which_use_is_unknown_is_told() -> None:
     mirror = a_mirror(claims=[a_holder("a")])
-    mirror.take_usage(Usage(problem="Prometheus does not answer"))
+    mirror.take_usage(FleetUsage(problem="Prometheus does not answer"))
     for found in (
         views.fleet(mirror, ADMIN),
         nodes(mirror),
@@ -391,7 +391,9 @@ def an_idle_mirror() -> Mirror:
     )
     keys = {name: ClaimKey("theirs" if name == "large" else "mine", name) for name in peaks}
     used = {key: Used(100, None if name == "odd" else 0.0) for name, key in keys.items()}
-    mirror.take_usage(Usage(claims=used, peaks={key: peaks[name] for name, key in keys.items()}))
+    mirror.take_usage(
+        FleetUsage(claims=used, peaks={key: peaks[name] for name, key in keys.items()})
+    )
     return mirror
 
 
