@@ -76,10 +76,12 @@ def validate_claim(
             _refuse_change_in_use(spec, old)
 
 
-def _mirrored(raw_claim: dict[str, Any] | None) -> str:
+def _mirrored(raw_claim: Any) -> str:
     """Return the mark of a claim whose devices kube-scheduler has allocated; empty without."""
-    metadata = (raw_claim or {}).get("metadata") or {}
-    return str((metadata.get("annotations") or {}).get(ANNOTATION_SCHEDULER_CLAIM, ""))
+    found = raw_claim
+    for key in ("metadata", "annotations", ANNOTATION_SCHEDULER_CLAIM):
+        found = found.get(key) if isinstance(found, dict) else None  # it may be any JSON
+    return found if isinstance(found, str) else ""
 
 
 def claim_without_effect(raw_claim: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
