@@ -69,7 +69,7 @@ static int can_open(const struct machine *m, int card)
     if (fd >= 0) {
         close(fd);
     }
-    return fd >= 0 || errno == ENXIO; /* it is allowed, and simply has no driver */
+    return fd >= 0 || errno == ENXIO; /* ENXIO: allowed, but no driver is behind the node */
 }
 
 int machine_first_instance(const struct machine *m, int card)

@@ -40,7 +40,7 @@ static const ElfW(Sym) * by_gnu_hash(const uint32_t *table, const ElfW(Sym) * sy
     }
 }
 
-/* The older table, of which the second word counts the symbols. It is all that some kernels give the vDSO. */
+/* The older table, of which the second word counts the symbols. The vDSO of some kernels has only this one. */
 static const ElfW(Sym) * one_by_one(const uint32_t *table, const ElfW(Sym) * symbols, const char *strings, const char *name)
 {
     for (uint32_t i = 0; i < table[1]; i++) {

@@ -34,8 +34,7 @@ def entry_of(
 ) -> tuple[str, list[int]]:
     """Return the language of a call and the entry of our process.
 
-    An entry by a PID that is neither ours nor that outside counts as ours if it is the only one
-    that was not there before.
+    If no entry has one of our two PIDs, a single new entry counts as ours.
     """
     if call["result"]:
         return f"no answer ({call['result']})", []

@@ -97,7 +97,7 @@ def configuration(mutate: Sequence[str], tests: Sequence[str]) -> str:
         "source_paths": sorted({pattern.partition("/")[0] for pattern in mutate}),
         "only_mutate": mutate,
         "also_copy": [*(Path(package).name for package in PACKAGES), *BESIDE],
-        "do_not_mutate_patterns": [r"\blogger\."],  # the texts of logs are no contract
+        "do_not_mutate_patterns": [r"\blogger\."],  # no test depends on the texts of logs
         "pytest_add_cli_args": [part for plugin in PLUGINS for part in ("-p", plugin)],
         "pytest_add_cli_args_test_selection": tests,
         # Seconds, times 15: on a busy machine nothing that is merely slow may count as killed.

@@ -215,7 +215,7 @@ class ClaimReads:
         return due
 
     def _follow(self, now: float) -> None:
-        """Note the claims to be read again and again: of refused pods, and of pods that ended."""
+        """Record the claims to be read repeatedly: those of refused pods, and of ended pods."""
         wanted = {
             place: None
             for pod in self._view.pods.objects.values()

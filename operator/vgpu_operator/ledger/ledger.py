@@ -201,7 +201,7 @@ class Ledger:
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
         """End an assumption whose write has an outcome, and record the resulting claim."""
-        # The claim may be older than the version that a watch has delivered meanwhile; then
+        # The claim may be older than the version that a watch has delivered since; then
         # `_observe` ignores it, and only the assumption ends.
         self._drop(assumption)
         self._observe(claim)

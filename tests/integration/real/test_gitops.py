@@ -98,7 +98,7 @@ def test_what_is_applied_again_changes_nothing_and_has_no_difference(
 
 
 def test_what_somebody_changes_by_hand_is_drift(kubectl: Kubectl) -> None:
-    """Otherwise an empty difference would prove nothing."""
+    """This shows that the comparison can find a difference."""
     folder = source("flux.yaml")
     manager = "--field-manager=kustomize-controller"
     kubectl("apply", "--server-side", "--force-conflicts", manager, "-k", folder)

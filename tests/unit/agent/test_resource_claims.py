@@ -158,7 +158,7 @@ async def test_the_claim_that_overcommits_a_device_is_refused(node: DraNode) -> 
 
 
 async def test_a_resource_claim_that_no_vgpuclaim_names_gets_nothing(node: DraNode) -> None:
-    """A forged allocation: the ResourceClaim is allocated, and the ledger knows nothing of it."""
+    """A forged allocation: the ResourceClaim is allocated without a VGPUClaim in the ledger."""
     node.comes(a_claiming_pod())
     assert await refusal(node) is Why.NO_CLAIM
 

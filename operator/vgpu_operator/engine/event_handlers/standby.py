@@ -1,4 +1,4 @@
-"""Makes the state of a former leader that of a standby which has observed the same objects.
+"""Turns the state of a former leader into that of a standby with the same observed objects.
 
 All writes of the former leader have an outcome by then, and no decision of it may be carried on:
 another replica may have decided since. What is dropped is rebuilt when this replica leads again, as
