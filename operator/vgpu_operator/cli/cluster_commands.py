@@ -21,9 +21,10 @@ from typing import Any
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import GPU_DEVICES
 from vgpu_client.connection import login
+from vgpu_client.errors import Forbidden
 from vgpu_client.kubectl import kubectl, sentence
 from vgpu_client.printing import printable
-from vgpu_operator.cli import listing
+from vgpu_operator.cli import listing, rights
 from vgpu_operator.cli.access import chosen_namespace, connected, kubectl_flags
 from vgpu_operator.cli.printing import Printer, Table, counted
 
@@ -65,8 +66,23 @@ async def _get(options: argparse.Namespace) -> int:
         kubectl=("kubectl", *kubectl_flags(options)),
     )
     async with connected(options) as api:
-        await listing.get(query, api, Printer())
+        try:
+            await listing.get(query, api, Printer())
+        except Forbidden as error:
+            instead = _instead_of(query)
+            if not instead:
+                raise
+            raise rights.lacking(error, instead) from error
     return DONE
+
+
+def _instead_of(query: listing.GetQuery) -> str:
+    """Return what a user may use who may not list the objects; empty if there is nothing."""
+    if query.kind == "nodes":
+        return rights.INSTEAD_OF_NODES
+    if query.kind == "devices":
+        return rights.INSTEAD_OF_DEVICES
+    return rights.INSTEAD_OF_ALL_NAMESPACES if query.namespace is None else ""
 
 
 def _namespace_of_kind(options: argparse.Namespace) -> str | None:
@@ -100,10 +116,13 @@ async def _top(options: argparse.Namespace) -> int:
         options.sort_by,
         is_whole=options.output == "wide",
     )
+    devices: dict[str, Mapping[str, Any]] = {}
     async with connected(options) as api:
-        listed = (await listing.listed(api, GPU_DEVICES)).items
-    # Agents report usage by UUID; models and sizes are in the GPUDevices.
-    devices = {(each.get("status") or {}).get("uuid", ""): each for each in listed}
+        await rights.require_agents(api)
+        if query.kind == "devices":
+            # Agents report usage by UUID; models and sizes are in the GPUDevices.
+            listed = (await listing.listed(api, GPU_DEVICES)).items
+            devices = {(each.get("status") or {}).get("uuid", ""): each for each in listed}
     run = kubectl(kubectl_flags(options))
 
     def once() -> tuple[Table, list[str]]:

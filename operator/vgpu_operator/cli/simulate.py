@@ -183,11 +183,16 @@ def _installed_cluster(options: argparse.Namespace) -> WholeCluster:
 
 async def _live_cluster(options: argparse.Namespace) -> WholeCluster:
     # Imported only here: the client's libraries take most of a second to load.
+    from vgpu_client.errors import Forbidden
     from vgpu_operator.cli.access import connected
     from vgpu_operator.cli.read_cluster import read_cluster
+    from vgpu_operator.cli.rights import INSTEAD_OF_SIMULATE, lacking
 
     async with connected(options) as api:
-        return await read_cluster(api)
+        try:
+            return await read_cluster(api)
+        except Forbidden as error:
+            raise lacking(error, INSTEAD_OF_SIMULATE) from error
 
 
 def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:
