@@ -184,13 +184,13 @@ class LastDay(History):
     async def of(self, wanted: WantedSeries) -> dict[str, Any]:
         """Return 24 hours until `NOW`."""
         of = {"node": 1, "claim": 1}
-        gpus = next((of[name] for name, _ in wanted.labels if name in of), self._size.nodes)
+        nodes = next((of[name] for name, _ in wanted.labels if name in of), self._size.nodes)
         parts = [
-            0.35 + 0.25 * math.sin((at - 30) / 15) + 0.03 * math.sin(at * 1.7) for at in range(97)
+            0.4 + 0.2 * math.sin((at - 60) / 15) + 0.03 * math.sin(at * 1.7) for at in range(97)
         ]
         known = [None if 40 <= at < 44 else part for at, part in enumerate(parts)]
         end = int(datetime.fromisoformat(NOW).timestamp())
-        memory, cores = gpus * 60_000, gpus * 100
+        memory, cores = nodes * 74_000, nodes * 90
         return {
             "problem": "",
             "start": end - 96 * 900,

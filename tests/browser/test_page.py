@@ -326,7 +326,7 @@ def test_the_last_day_is_drawn_with_its_gap_and_told_to_screen_readers(
         pictures = tab.page.locator("figure svg")
         pictures.first.wait_for()
         told = [each.get_attribute("aria-label") or "" for each in pictures.all()]
-        assert [text.partition(" in the last 24 hours: now ")[0] for text in told] == [
+        assert [text.partition(" in the last 24 hours: last ")[0] for text in told] == [
             "Memory used",
             "Compute used, devices",
         ]

@@ -198,7 +198,7 @@ function chart(label, points, held, shown, { start, stepS }) {
   const line = (run) => run.map((at) => `${x(at)},${y(points[at])}`).join(" L");
   const area = (run) => `M${x(run[0])},${HEIGHT} L${line(run)} L${x(run.at(-1))},${HEIGHT} Z`;
   const last = known.at(-1), average = known.reduce((sum, each) => sum + each, 0) / known.length;
-  const text = `now ${shown(last)}, on average ${shown(average)}, at most ${shown(most)}`;
+  const text = `last ${shown(last)}, on average ${shown(average)}, at most ${shown(most)}`;
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label} in the last 24 hours: ${text}` },
     ...runs.map((run) => svg("path", { class: "area", d: area(run) })),
     ...runs.map((run) => svg("path", { class: "line", d: `M${line(run)}` })),
