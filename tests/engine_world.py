@@ -238,7 +238,7 @@ class World:
             self._report(claim, prepared=not claim.is_pods_own, released=None)
 
     def init_containers_end(self) -> None:
-        """End the init containers: their limit pages deny, and the agent is about to report it."""
+        """End the init containers: their pages now deny access, which the agent will report."""
         for claim, allocation, pod_uid in self._used():
             round_ = _round(allocation)
             if self.init_rounds.get(pod_uid) == round_:

@@ -45,7 +45,8 @@ class ClientCertificate:
         Raises:
             LoginError: The certificate and the key do not belong together, or are none.
         """
-        # OpenSSL reads both from files only. The folder is readable by this user alone.
+        # Python's ssl module loads a certificate and a key only from files. Only this user can
+        # read the folder.
         with TemporaryDirectory(prefix="vgpu-") as folder:
             certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
             certificate.write_bytes(self.certificate)

@@ -346,17 +346,17 @@ class Reflector(Generic[T]):
             )
 
     def _must_not_contradict(self, items: Iterable[_Item]) -> None:
-        """Check a list that is at least as new as the delivered state against that state.
+        """Raise DataRestored if a list contradicts what has already been delivered.
 
-        Everything up to `_position` has been delivered. So an object whose version is no newer was
-        delivered in exactly this version. Another version of it, or an object that is unknown,
-        comes from a history that we have not seen. This raises no false alarm, because a version
-        stands for one content, and a selector depends on the content alone.
+        The caller has checked that the list is at least as new as `_position`. Everything up to
+        `_position` has been delivered, so an object whose version is not newer must have been
+        delivered in exactly that version. If we know another version, or do not know the object,
+        it comes from a history that we have not seen. There are no false alarms: a version always
+        has the same content, and whether a selector matches depends only on the content.
 
-        A missing object proves nothing. An object that was created after the backup looks as if it
-        had been deleted since the last event, and is delivered as such: a restarted process would
-        not find it either. The size of the step between two versions was rejected as a sign,
-        because on a busy cluster it only shows how long the stream was broken.
+        A missing object proves nothing. An object created after the backup looks as if it had been
+        deleted since the last event, and is reported as deleted. The size of the jump between
+        versions is no sign either: on a busy cluster it only shows how long the stream was down.
         """
         for item in items:
             if not item.read or int(item.version.resource_version) > self._position:

@@ -156,7 +156,7 @@ _Kept: TypeAlias = "OrderedDict[K, tuple[float, V]]"
 
 
 class _Lane(Generic[K, V]):
-    """Reviews in flight or waiting for a slot, of which only some run at once."""
+    """The reviews in flight, and a limit on how many run at once."""
 
     def __init__(self, limits: Limits) -> None:
         self.under_way: dict[K, asyncio.Task[V]] = {}

@@ -29,7 +29,7 @@ void cuda_pool_lose(struct CUmemPoolHandle_st *pool, size_t bytes);
 CUresult cuda_memory_share(CUdeviceptr address, int pooled, int *number);
 CUresult cuda_memory_open_share(struct CUctx_st *context, int number, size_t bytes, CUdeviceptr *out);
 
-/* Free the allocation that starts at `address`; CUDA_ERROR_INVALID_VALUE if there is none. */
+/* Free the allocation that starts at `address`; CUDA_ERROR_INVALID_VALUE if there is none. Address 0 succeeds. */
 CUresult cuda_memory_give(CUdeviceptr address);
 
 /* Register a range of addresses that something else owns: copies reach it, cuMemFree does not. 0, or -1 if out of memory. */

@@ -29,7 +29,7 @@ struct state_share {
     uint32_t generation; /* distinguishes it from earlier ones in the same record */
 };
 
-/* The amount of a card's memory that the driver lets the processes of a cgroup use. */
+/* The limit on the device memory that the processes of a cgroup may use. */
 struct state_limit {
     char group[STATE_GROUP_BYTES]; /* its folder; "": a free record */
     int32_t card;

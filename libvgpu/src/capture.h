@@ -11,7 +11,7 @@
 
 enum vgpu_recording { VGPU_NOT_RECORDED, VGPU_RECORDED, VGPU_PERHAPS_RECORDED };
 
-/* Return 1 if the launch's stream is being captured. */
+/* Return whether the launch's stream is being captured; VGPU_PERHAPS_RECORDED if the driver cannot tell. */
 enum vgpu_recording vgpu_capture_of(const struct vgpu_launch *launch);
 
 /* Allow this thread's calls while something is captured. Return the previous mode, which must be restored. */

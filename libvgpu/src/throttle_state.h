@@ -45,7 +45,7 @@ struct vgpu_probe {
     int is_first; /* no other launch was pending, so it began to run when it was launched */
     int64_t raw_ns, charged_ns; /* the charge of this launch */
     struct vgpu_instant runs; /* when it was first seen running; zero if it was not yet */
-    vgpu_duration took_ns;     /* how long it ran last time, according to its events */
+    vgpu_duration took_ns;     /* how long the launch ran, as measured by its two events */
 };
 
 /* A device as this process sees it. */

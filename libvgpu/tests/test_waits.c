@@ -1,5 +1,6 @@
-/* Tests which launches are measured, and how much of the measured time was spent waiting. If kernels in two streams fill the
- * device, an event is recorded when its stream reaches it, but the next kernel still waits for the other stream's kernel. */
+/* Tests which launches are measured, and how much of the measured time is spent waiting for other streams. If kernels in two
+ * streams fill the device, a start event is stamped as soon as its own stream reaches it, although the kernel after it still
+ * has to wait for the other stream. */
 #include <stddef.h>
 
 #include "throttle.h"

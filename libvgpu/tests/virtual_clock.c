@@ -1,5 +1,5 @@
-/* The library's clock and sleep (src/clock.h), implemented by libc's names, which virtual_libc.c replaces. For staged tests
- * in virtual time. */
+/* The library's clock and sleep (src/clock.h), implemented with libc functions so that virtual_libc.c can replace them. Staged
+ * tests use it to run in virtual time. */
 #include "clock.h"
 
 struct timespec vgpu_clock_read(clockid_t clock)

@@ -1,8 +1,9 @@
-"""Looks names up with cuGetProcAddress, in a process of its own that gpu_entry.py starts.
+"""Looks up names with cuGetProcAddress, in a separate process started by gpu_entry.py.
 
-It reads a JSON list of [name, version, flags] from standard input and prints one JSON object: for
-each entry the file and the exported name of its address (null: not found; no name: an address that
-the file does not export), and for the expected exported names, whether the file has them.
+Reads a JSON list of [name, version, flags] from standard input. Prints a JSON object with `form`
+(the variant of cuGetProcAddress), `cuda` (the driver's version) and `found`. Each entry of `found`
+is null if the name was not found, else [file, exported name]; the exported name is null if the
+file does not export that address.
 """
 
 from __future__ import annotations

@@ -19,7 +19,10 @@ _TRY_S = 10
 
 
 def kernel_module(proc: Path = Path("/proc")) -> dict[str, str]:
-    """Return flavour and version line of NVIDIA's kernel module, `unknown` where it is hidden."""
+    """Return the flavour and the version line of NVIDIA's kernel module.
+
+    The flavour is `unknown` if the version file cannot be read.
+    """
     try:
         line = (proc / VERSION).read_text().splitlines()[0]
     except (OSError, IndexError):

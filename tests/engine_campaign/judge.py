@@ -574,7 +574,10 @@ class Judge:
         return bool(_asking(pod)) or ANNOTATION_CLAIM in pod.metadata.annotations
 
     def is_countable(self, pod: Pod) -> bool:
-        """Return True if only one container requests devices, so that where it fits is certain."""
+        """Return True if exactly one container requests GPUs.
+
+        Then it is certain which devices the pod fits on.
+        """
         return len(_asking(pod)) == 1
 
     def room_without(

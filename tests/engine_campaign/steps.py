@@ -430,7 +430,7 @@ CALM_STEPS: dict[str, int] = {
 
 
 def plan(seed: int, length: int, calm: int) -> list[Step]:
-    """Draw the steps of a run: first those played while faults happen, then the calm ones."""
+    """Draw the steps of a run: first the steps with faults, then calm ones."""
     rng = Random(f"plan {seed}")
     names, weights = list(STEPS), [weight for weight, _ in STEPS.values()]
     found = [

@@ -111,7 +111,7 @@ class ANode:
         return given if is_whole else None
 
     def key(self, pod: APod, given: list[list[ADevice]]) -> float:
-        """Return the sort key of a device; the smallest key is the best."""
+        """Return the node's sort key; the node with the smallest key is preferred."""
         slots = sum(device.slots for device in self.devices)
         held = sum(len(device.held) for device in self.devices)
         cores = sum(device.cores for device in self.devices)

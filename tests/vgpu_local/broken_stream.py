@@ -81,7 +81,7 @@ class BrokenStream:
         raise Dropped
 
     async def _thaw(self) -> None:
-        """Wait until the client disconnects, which cancels this, or another fault is injected."""
+        """Wait until the stream is broken in another way. A client that hangs up cancels this."""
         while self._how == "freeze":
             self._broken.clear()
             await self._broken.wait()

@@ -234,7 +234,10 @@ def _only_named(before: VGPUClaim, after: VGPUClaim) -> bool:
 
 
 def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:
-    """Return True if only amounts changed: larger at once, smaller after the agent is done."""
+    """Return True if an edit changed only amounts.
+
+    They may grow at once, but shrink only after the agent has applied the lower limits.
+    """
     old, new = before.status.allocation, after.status.allocation
     if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
         return False

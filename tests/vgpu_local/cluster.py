@@ -179,7 +179,7 @@ class LocalCluster(Started):
         return self._operators.daemons
 
     def metrics_ports(self) -> Mapping[str, list[int]]:
-        """Return the ports of metrics by component: operator, webhook, nodeagent."""
+        """Return the metrics ports of each component: operator, webhook and nodeagent."""
         agents = list(self._simulated.metrics_ports.values())
         return {**self._operators.metrics_ports(), "nodeagent": agents}
 

@@ -1,4 +1,4 @@
-"""One of our programs as a real process, with a log file and a guaranteed end."""
+"""Runs one of our programs as a real process, with a log file, and always stops it at the end."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class OwnInstances(Protocol):
     def own_places(self) -> frozenset[tuple[str, int]]:
         """Return the device UUID and the first memory slice of each instance that the agent made.
 
-        Other instances block the memory slices that they occupy.
+        The agent cannot create an instance where one that it did not make already is.
         """
 
 

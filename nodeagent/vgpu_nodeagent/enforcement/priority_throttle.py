@@ -149,7 +149,7 @@ class PriorityThrottle:
         return any(len({limit.priority for limit in on.values()}) > 1 for on in limits.values())
 
     def _limits(self) -> _On:
-        """Return the limits in pages that grant, by device and slot allocation."""
+        """Return the limits from all pages in state GRANT, by device, then by slot allocation."""
         found: _On = {}
         for allocation in self._record.state.slot_allocations.values():
             if not allocation.is_bound:

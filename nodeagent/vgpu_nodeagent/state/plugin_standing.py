@@ -64,7 +64,7 @@ class PluginProblem:
 
 
 class PluginStanding:
-    """The state of the agent's registration with the kubelet, updated at each check.
+    """The state of the agent's registration with the kubelet, updated from successive observations.
 
     Args:
         resource: The resource name, for messages.

@@ -1,9 +1,10 @@
 """Amounts that admission has moved from a pod's resources to an annotation.
 
-With an extender, kube-scheduler can leave resources to it that no node lists. Where no extender can
-be configured (`scheduling.mode: Gate`), it would find no node for the pod. So admission moves such
-amounts to `vgpu.dev/resources`, and they are read as if they were still in the container. In mode
-Claims the pod names a ResourceClaim, and no device plugin is asked, so the count is moved as well.
+kube-scheduler can leave resources that no node lists to the extender. Without an extender
+(`scheduling.mode: Gate`), it would find no node for such a pod. Admission therefore moves these
+amounts to the annotation `vgpu.dev/resources`, and we read them as if they were still in the
+container. In Claims mode the pod references a ResourceClaim and no device plugin is involved, so
+the device count is moved as well.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ class Simulation(ABC, Generic[T]):
         if named.least is not None:
             self._written.setdefault(key, set()).add(named.least)
         elif named.kind is not GroupKind.KUBERNETES and self._cluster.least_of(key) is None:
-            return None  # the cluster may not serve this API, and then the group has no effect
+            return None  # no PodGroup: this API may not be served, so the group is ignored
         return key
 
     def _least_of(self, key: GroupKey) -> int | None:

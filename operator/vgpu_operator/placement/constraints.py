@@ -166,7 +166,8 @@ class DeviceCount:
 
     def __init__(self) -> None:
         self._app = 0
-        self._init: dict[str, int] = {}  # by request, including those of the sidecars before it
+        # Devices counted at each init request, including those of sidecars that started before it.
+        self._init: dict[str, int] = {}
 
     def copy(self) -> DeviceCount:
         """Return an independent copy."""

@@ -196,7 +196,10 @@ def _idle(columns: Columns, device: int) -> float:
 
 
 def _used_by_several(columns: Columns, views: Iterable[View]) -> float:
-    """Return the idle share that types with several devices can use, if enough devices fit."""
+    """Return the idle share, weighted by frequency, that multi-device request types can use.
+
+    A type counts only if enough devices fit.
+    """
     idle: dict[int, list[float]] = {}
     for view in views:
         for number in view.several:

@@ -1,7 +1,6 @@
-"""Each verb of `kubectl vgpu`, and each other program, on a real API server: no traceback.
+"""No verb of `kubectl vgpu`, and no other program, prints a traceback on a real API server.
 
-They run without permissions, on a cluster without the project, and as an administrator in a
-terminal.
+Each runs without permissions, on a cluster without vgpu, and as an administrator in a terminal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Groups of pods in mode Gate on each version of Kubernetes pass their gates together.
+"""In Gate mode, the pods of a group pass their gates together on every Kubernetes version.
 
-There are two nodes of one device each, and each pod takes a whole device. The groups are named by
-our annotations, and by Kubernetes' own PodGroups, whose pods kube-scheduler also starts together.
+There are two nodes with one device each, and each pod takes a whole device. Groups are defined by
+our annotations or by Kubernetes PodGroups; kube-scheduler also starts the pods of a PodGroup
+together.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class World(Clock):
 
     @property
     def error_s(self) -> float:
-        """Return by how many seconds the clock is ahead of the server's."""
+        """Return how many seconds the clock is ahead of the server's."""
         return self.time.unix() - self.server
 
 

@@ -1,4 +1,4 @@
-"""kube-scheduler tries a group with Filters that may be simulations, then Binds all at once.
+"""kube-scheduler tries a group with Filter calls, some of them simulations, then binds all at once.
 
 Each test plays a cycle of kube-scheduler: it calls Filter for one pod after another, then either
 drops all answers without notice and starts again, or sends a Bind for each pod at the same time.

@@ -292,7 +292,8 @@ async def test_a_pod_that_replaces_one_of_a_running_group_starts_alone() -> None
     await town.settle()
     town.bind("a-0", "a-1")
     town.end("a-0")
-    town.least["a"] = 1  # its controller deletes a pod that has ended
+    # Only a-1 is left: the controller deletes a-0, which has ended. So check() must accept one pod.
+    town.least["a"] = 1
     town.member("a-2", 2, group="a")
     town.least["a"] = 1
     await town.settle(1.0)

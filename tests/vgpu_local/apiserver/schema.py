@@ -64,7 +64,10 @@ def prune(value: Any, schema: Obj, *, path: str = "", unknown: list[str] | None 
 
 
 def fill_defaults(value: Any, schema: Obj) -> None:
-    """Fill in place the defaults of absent fields (and of nulls where null is not allowed)."""
+    """Fill in the defaults of absent fields, in place.
+
+    A null counts as absent where null is not allowed.
+    """
     if isinstance(value, list):
         items = schema.get("items")
         if isinstance(items, dict):

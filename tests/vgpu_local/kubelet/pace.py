@@ -1,4 +1,4 @@
-"""The waiting times of a kubelet, which tests set shorter than those of a real one."""
+"""A kubelet's waiting times, which tests make shorter than those of a real kubelet."""
 
 from __future__ import annotations
 

@@ -57,9 +57,10 @@ class HostNuma:
         return next(iter(nodes), 0)
 
     def nodes(self) -> frozenset[int]:
-        """Return the nodes with CPUs; nodes of a GPU's memory (Grace) have none.
+        """Return the NUMA nodes that have CPUs. Nodes that consist only of GPU memory have none.
 
-        Empty if the kernel has no NUMA support, or its list cannot be read.
+        If the kernel's list of them is missing or unreadable, return all online nodes; empty if
+        these cannot be read either, as in a kernel without NUMA support.
         """
         for name in ("has_cpu", "online"):
             path = self.sysfs / "devices" / "system" / "node" / name

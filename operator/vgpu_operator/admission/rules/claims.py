@@ -164,7 +164,7 @@ def _read(raw: Any, raw_spec: Any) -> VGPUClaimSpec:
 
 
 def _refuse_large(raw: Any, raw_old: Any) -> None:
-    """Refuse a large claim, unless a stored one does not grow."""
+    """Refuse a claim that is too large, unless it is an update that does not make it larger."""
     size = _size_of(raw)
     if size > MAX_CLAIM_BYTES and size > _size_of(raw_old):
         raise BadInput(

@@ -303,7 +303,10 @@ def _complete_amounts(
 def _repeat_in_requests(
     places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
 ) -> None:
-    """Copy limits to requests for resources that the kubelet does not count."""
+    """Make limits and requests equal for resources that the kubelet does not count.
+
+    The limit wins if both are set; a limit alone is left as it is.
+    """
     words = [n for d in dialects() if not d.in_slots for n in d.resource_names(config)]
     for place in places:
         for name in words:

@@ -244,7 +244,8 @@ def shows(found: ResourceClaim, allocation: Allocation) -> bool:
         for each in allocation.devices
     }
     shown = {(each.device, each.share_id) for each in found.results}
-    if not any(share for _, share in shown):  # the API server drops them without its feature gate
+    # The API server drops share IDs if the feature gate is off.
+    if not any(share for _, share in shown):
         expected = {(device, "") for device, _ in expected}
     return shown == expected and all(each.pool == allocation.node_name for each in found.results)
 

@@ -291,7 +291,7 @@ def _with(need: ClaimUse | None, request: RequestDemand, total_mib: int) -> Clai
 def _lacks(columns: Columns, device: int, memory: int, cores: int, *, alone: bool) -> float:
     slots_used, cores_used, memory_used = columns.used(device)
     totals = (columns.memory[device], columns.cores[device], columns.slots[device])
-    # Everything on the device must end, not only as much as is missing.
+    # An exclusive request needs an empty device: count all that is in use, not just the shortfall.
     if alone:
         lacks = (memory_used, cores_used, slots_used)
     else:

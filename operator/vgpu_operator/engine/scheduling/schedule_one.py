@@ -597,9 +597,10 @@ def nodes_of(state: State, pod: GPUPod) -> NodeFilter:
 
 
 def avoided_by(state: State, pod: GPUPod) -> int:
-    """Return the bits of the nodes that recently refused a pod of the same controller.
+    """Return a bit mask of the nodes that recently refused this pod or another of its controller.
 
-    If there are any, the pod is recorded and tried again when it may use them.
+    If there are any, record when the first of them may be used again, so that the pod is retried
+    then.
     """
     if not state.avoidance.of:
         return 0
