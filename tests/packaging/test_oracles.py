@@ -19,7 +19,7 @@ API_TYPES = frozenset(
     {"vgpu_api.core", "vgpu_api.v1alpha1", "vgpu_api.names", "vgpu_api.resources"}
 )
 """Kinds and the spelling of names."""
-VALUES = {"vgpu_operator.demand": {"Demand", "RequestDemand"},
+VALUES = {"vgpu_operator.demand": {"Demand", "KindDemand", "RequestDemand"},
           "vgpu_operator.placement": {"DeviceFacts"}}  # fmt: skip
 """The types of a question to placement."""
 HELPERS = frozenset({"oracle", "vgpu_local.apiserver.storage"})
