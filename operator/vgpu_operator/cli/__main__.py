@@ -79,16 +79,16 @@ def parser() -> Parser:
         help="Validate a configuration and list keys that have no effect",
         description="Validate vgpu's configuration, or HAMi's in any of its forms: a ConfigMap, a "
         "configuration document or a values file. Lists keys that have no effect, and resource "
-        "names that the manifests must be adapted to. Each file is checked by itself, without a "
+        "names for which the manifests must be changed. Each file is checked on its own, without a "
         "cluster. Exits with status 2 if a file is invalid.",
     )
     importing = commands.add_parser(
         "import",
         help="Convert another system's configuration, and list settings that cannot be converted",
-        description="Convert HAMi's ConfigMaps, configuration documents and values files to one "
-        "configuration of vgpu, and print it as YAML. Without files, convert the ConfigMaps and "
-        "the scheduler's arguments of the HAMi in the cluster. Comments at the top list the "
-        "settings that cannot be converted. Nothing is changed.",
+        description="Convert HAMi's ConfigMaps, configuration documents and values files into a "
+        "single vgpu configuration, and print it as YAML. Without files, convert the ConfigMaps "
+        "and scheduler arguments of the HAMi installation in the cluster. Comments at the top list "
+        "the settings that cannot be converted. Nothing is changed.",
     )
     importing.add_argument("system", choices=("hami",), help="System to import from")
     for command in (check, importing):
@@ -108,16 +108,18 @@ def parser() -> Parser:
 def _migrate_arguments(commands: arguments.Commands) -> None:
     migrate = commands.add_parser(
         "migrate",
-        help="Take nodes over from HAMi while their pods run",
-        description="Take nodes over from HAMi, one after the other: cordon the node, move it from "
-        "HAMi's device plugin to vgpu's agent, hold what HAMi's pods use there until they end, and "
-        "uncordon it. First, list HAMi's settings that are not carried over, pods that vgpu would "
-        "refuse, and everything that prevents a node from being taken over; in that case nothing "
-        "is changed. You need permission to impersonate the operator's service account. Use "
-        "--dry-run to preview the steps. If it was interrupted, run the command again to continue.",
+        help="Take over nodes from HAMi while their pods run",
+        description="Take over nodes from HAMi one by one: cordon the node, move it from HAMi's "
+        "device plugin to vgpu's agent, reserve what HAMi's pods use on it until they end, and "
+        "uncordon it. Before changing anything, list HAMi's settings that are not carried over, "
+        "pods that vgpu would refuse, and any obstacles. If there are obstacles, stop without "
+        "changes. You need permission to impersonate the operator's service account. Use "
+        "--dry-run to preview the steps. If the command is interrupted, run it again to continue.",
     )
-    migrate.add_argument("system", choices=("hami",), help="System to take nodes over from")
-    migrate.add_argument("--node", help="Take over only this node (default: all nodes of HAMi)")
+    migrate.add_argument("system", choices=("hami",), help="System to take over nodes from")
+    migrate.add_argument(
+        "--node", help="Take over only this node (default: all nodes that HAMi manages)"
+    )
     migrate.add_argument("--undo", action="store_true", help="Give nodes back to HAMi instead")
     arguments.add_plan(migrate)
     arguments.add_cluster(migrate)
@@ -127,9 +129,9 @@ def _removal_arguments(commands: arguments.Commands) -> None:
     uninstall = commands.add_parser(
         "uninstall",
         help="Remove vgpu from the cluster, even after a partial install",
-        description="Delete all claims, all GPUDevices and all objects of vgpu, including its CRDs "
-        "and namespaces, and remove what the agents wrote to nodes: CDI specs, mounts, state, "
-        "annotations and the capacity of the GPU resource. Refuses to start while pods use GPUs, "
+        description="Delete all claims, GPUDevices and other vgpu objects, including the CRDs and "
+        "namespaces. Also remove what the agents wrote to nodes: CDI specs, mounts, state, "
+        "annotations and the GPU resource's capacity. Refuses to start while pods use GPUs, "
         "unless --delete-pods is given. Does not delete pending pods, or a Helm release: run helm "
         "uninstall afterwards. Use --dry-run to preview the steps. Anything that could not be "
         "removed is listed; run the command again to continue.",
@@ -146,7 +148,7 @@ def _removal_arguments(commands: arguments.Commands) -> None:
     release = commands.add_parser(
         "release",
         help="Free the devices of a node whose agent is lost",
-        description="Mark all claims on the node as released, in place of its lost agent, so that "
+        description="Mark all claims on the node as released on behalf of its lost agent, so that "
         "the operator frees their devices. Refuses to start while the agent is alive, and while "
         "pods that use GPUs on the node have not ended, unless --delete-pods is given. Make sure "
         "that the node is down: containers of force-deleted pods may still be running. Does not "
@@ -169,8 +171,8 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
         "simulate",
         help="Show where a pod or claim would be placed",
         description="Show where pods and claims would be placed, in the live cluster or in one "
-        "described by a file, and which pods would be evicted for others. Nothing is "
-        "created and nobody is evicted.",
+        "described by a file, and which pods would be evicted to make room. Nothing is created "
+        "and no pods are evicted.",
     )
     simulate.add_argument(
         "--state",
@@ -182,8 +184,8 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
         "-f",
         "--file",
         type=Path,
-        help="YAML file with pods, VGPUClaims, workloads or lists, and with the PodGroups, "
-        "PriorityClasses, ResourceClaims and ResourceClaimTemplates of their pods; - reads "
+        help="YAML file with pods, VGPUClaims, workloads or lists; it may include the PodGroups, "
+        "PriorityClasses, ResourceClaims and ResourceClaimTemplates that the pods use; - reads "
         "standard input",
     )
     simulate.add_argument(
@@ -195,8 +197,8 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
     simulate.add_argument(
         "--many",
         type=Path,
-        help="File with one pod or claim per line, as JSON; those placed keep their devices for "
-        "the lines that follow",
+        help="File with one pod or claim per line, as JSON; each one that is placed keeps its "
+        "devices while later lines are placed",
     )
     simulate.add_argument(
         "--admit", action="store_true", help="Run pods through vgpu's admission rules first"

@@ -106,8 +106,8 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
         type=_duration,
         default="0",
         metavar="DURATION",
-        help="Time to wait for a single server request, such as 5s or 1m30s; 0: as long as usual "
-        "(default: 0)",
+        help="Time to wait for a single server request, such as 5s or 1m30s; 0 keeps the "
+        "built-in timeouts (default: 0)",
     )
     flags.add_argument(
         "-v",
@@ -137,7 +137,7 @@ def _get(commands: Commands) -> None:
         help="Show slices, pods, devices or nodes",
         description="Show slices (claims), pods that use GPUs, devices, or nodes that have "
         "devices. For devices and nodes, also show allocated and allocatable resources. For pods, "
-        "the objects printed as JSON or YAML are their claims.",
+        "JSON and YAML output shows their claims.",
     )
     command.add_argument(
         "kind",
@@ -193,7 +193,8 @@ def _top(commands: Commands) -> None:
         type=kind_named,
         choices=("slices", "pods", "devices"),
         default="slices",
-        help="Show one row per slice of a pod or per device (default: slices)",
+        help="What to show: one row per slice (also for pods) or one row per device (default: "
+        "slices)",
     )
     _add_namespaces(command)
     command.add_argument("--node", help="Show only this node")
@@ -213,8 +214,8 @@ def _resize(commands: Commands) -> None:
         "resize",
         help="Change the memory or compute of a slice while its pod runs",
         description="Change the memory or compute that a slice asks for, without restarting its "
-        "pod, and show the result. Less memory takes effect once no more than that is in use. "
-        "Exits with status 1 if the new size is not in force yet.",
+        "pod, and show the result. A smaller memory limit takes effect once usage has dropped "
+        "to it. Exits with status 1 if the new size has not taken effect yet.",
     )
     command.add_argument("subject", help="NAME, pod/NAME or claim/NAME")
     command.add_argument(
@@ -227,7 +228,7 @@ def _resize(commands: Commands) -> None:
         "--memory-percent",
         type=_percent,
         metavar="PERCENT",
-        help="Memory as a percentage of each GPU's, from 1 to 100",
+        help="Percentage of each GPU's memory, from 1 to 100",
     )
     command.add_argument(
         "--cores",
@@ -270,8 +271,8 @@ def _drain(commands: Commands) -> None:
         "drain",
         help="Cordon a device or a node's devices and evict their pods",
         description="Cordon a device, or all devices of a node, evict the pods that use them, and "
-        "wait until the devices are free. Evictions that a PodDisruptionBudget refuses are tried "
-        "again until the timeout. Pods without devices are not evicted.",
+        "wait until the devices are free. Evictions that a PodDisruptionBudget refuses are "
+        "retried until the timeout. Pods without devices are not evicted.",
     )
     command.add_argument(
         "subject",
@@ -348,13 +349,13 @@ def _version(commands: Commands) -> None:
     command = commands.add_parser(
         "version",
         help="Show the versions of this program and of the operator",
-        description="Show the version of this program, and that of the operator in the cluster, "
-        "which is a label of its Deployment.",
+        description="Show the versions of this program and of the operator in the cluster. The "
+        "operator's version is read from a label on its Deployment.",
     )
     command.add_argument(
         "--client",
         action="store_true",
-        help="Show only the version of this program, without a cluster",
+        help="Show only the version of this program; do not contact the cluster",
     )
     add_output(command)
     add_cluster(command)
@@ -364,14 +365,15 @@ def _web(commands: Commands) -> None:
     command = commands.add_parser(
         "web",
         help="Open the web page in a browser, logged in as you",
-        description="Forward a local port to the web page of the cluster (component web), and open "
-        "it in a browser, logged in with the token of your kubeconfig. The address that is opened "
-        "logs in once. Requires kubectl, and permission to forward ports in vgpu-system.",
+        description="Forward a local port to vgpu's web page (the web component) and open it in a "
+        "browser, logged in with the token from your kubeconfig. The login address works only "
+        "once. Requires kubectl, and permission to forward ports in vgpu-system.",
     )
     command.add_argument(
         "--service-account",
         metavar="NAME",
-        help="Log in as this service account of the namespace instead (kubectl create token)",
+        help="Log in as this service account instead, with a token from kubectl create token; use "
+        "-n to choose its namespace",
     )
     command.add_argument(
         "--port", type=_port, default=0, help="Local port, 0 for any free one (default: 0)"
@@ -436,7 +438,7 @@ def _add_namespace(command: argparse.ArgumentParser) -> None:
 def _add_namespaces(command: argparse.ArgumentParser) -> None:
     _add_namespace(command)
     command.add_argument(
-        "-A", "--all-namespaces", action="store_true", help="List slices across all namespaces"
+        "-A", "--all-namespaces", action="store_true", help="List across all namespaces"
     )
 
 

@@ -1,4 +1,4 @@
-"""`kubectl vgpu migrate hami`: take nodes over from HAMi one by one, while their pods run.
+"""`kubectl vgpu migrate hami`: take over nodes from HAMi one by one, while their pods run.
 
 HAMi and vgpu run side by side (`manifests/components/beside-hami`). HAMi's own objects stay as they
 are, and only nodes are changed: a node loses the label by which HAMi's device plugin selects it and
