@@ -64,7 +64,7 @@ GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
 CLAIMS = ClusterConfig(scheduling=SchedulingConfig(mode="Claims"))
 """The configuration of a cluster whose kube-scheduler gets allocated ResourceClaims."""
 ROOM = {"cpu": "8", "memory": "32Gi", "pods": "10", "nvidia.com/gpu": "20"}
-"""The allocatable resources of a node, which mode Gate checks."""
+"""The allocatable resources of a node, which Gate mode checks."""
 T4_MIB = 16_384
 
 

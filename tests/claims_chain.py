@@ -1,4 +1,4 @@
-"""Mode Claims from the pod to its container: Kubernetes itself, its kubelet and our programs.
+"""Claims mode from the pod to its container: Kubernetes itself, its kubelet and our programs.
 
 Only the container runtime and the devices are simulated.
 """
@@ -155,7 +155,7 @@ async def a_chain(
     devices: Sequence[PhysicalDevice],
     components: Sequence[str] = (),
 ) -> AsyncIterator[Chain]:
-    """Run a cluster in mode Claims with one node, on Kubernetes itself."""
+    """Run a cluster in Claims mode with one node, on Kubernetes itself."""
     plane = ControlPlane(Options(controllers=True, version=version))
     cluster = InstalledCluster(
         [], operators=1, webhooks=1, overlay="claims", lease_s=6, plane=plane, components=components

@@ -1,4 +1,4 @@
-"""An operator in mode Claims on the memory API, with others' actions on its pods and claims."""
+"""An operator in Claims mode on the memory API, with others' actions on its pods and claims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192, "nvidia.com/gpucores":
 
 
 def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
-    """Return an operator in mode Claims with ready nodes that have room and a device each."""
+    """Return an operator in Claims mode with ready nodes that have room and a device each."""
     made = Replica(api, config=CLAIMS)
     for number, name in enumerate(nodes or ("node-1",)):
         made.news.node_changed(a_node(name, allocatable={**ROOM, **room}))

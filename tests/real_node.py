@@ -42,7 +42,7 @@ class RealNode:
         self._script("cluster.sh", "up", limit_s=3600)
 
     def install_claims(self) -> None:
-        """Start the node with the project in mode Claims, and with ResourceSlices."""
+        """Start the node with the project in Claims mode, and with ResourceSlices."""
         self._script("cluster.sh", "build", limit_s=3600)
         self.on()
         self._roll_out(adapted_claims(_kubectl()), "operator", "webhook")

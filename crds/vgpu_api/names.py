@@ -21,7 +21,7 @@ ANNOTATION_CLAIM = "vgpu.dev/claim"
 ANNOTATION_CLAIM_TEMPLATE = "vgpu.dev/claim-template"
 ANNOTATION_GROUP = "vgpu.dev/group"
 ANNOTATION_GROUP_MIN = "vgpu.dev/group-min"
-"""In mode Gate: the group of a pod in its namespace, and how many of its pods start together."""
+"""In Gate mode: the group of a pod in its namespace, and how many of its pods start together."""
 ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
 """Comma-separated list of the containers to which admission added a slot. The HAMi dialect ignores
 these containers.
@@ -56,17 +56,17 @@ On a running pod it makes the agent read the pod's claim: the operator changes i
 """
 
 ANNOTATION_RESOURCES = "vgpu.dev/resources"
-"""In mode Gate: the amounts that no node lists, by container, as JSON. Admission moves them here,
+"""In Gate mode: the amounts that no node lists, by container, as JSON. Admission moves them here,
 because a scheduler without our extender would find no node that has them.
 """
 ANNOTATION_RESOURCE_CLAIM = "vgpu.dev/resource-claim"
-"""In mode Claims, of a pod that names a ResourceClaim of its author's: the entry of
+"""In Claims mode, of a pod that names a ResourceClaim of its author's: the entry of
 `spec.resourceClaims` that admission has read, a colon, and the UID of the ResourceClaim.
 """
 ANNOTATION_DEVICE_SELECTOR = "vgpu.dev/device-selector"
 """Of a pod: the devices that may serve it, as a CEL expression of Kubernetes' device selectors."""
 ANNOTATION_SCHEDULER_CLAIM = "vgpu.dev/scheduler-claim"
-"""In mode Claims, of a pod and its VGPUClaim whose devices kube-scheduler allocates: the entry of
+"""In Claims mode, of a pod and its VGPUClaim whose devices kube-scheduler allocates: the entry of
 the pod's `spec.resourceClaims`. Admission writes it.
 """
 LABEL_ALLOCATOR = "vgpu.dev/allocator"
@@ -78,7 +78,7 @@ ALLOCATOR_LEDGER = "Ledger"
 TAINT_UNHEALTHY = "vgpu.dev/unhealthy"
 """The key of the taint, in ResourceSlices, on devices that are not healthy or not present."""
 SCHEDULING_GATE = "vgpu.dev/placement"
-"""A pod's scheduling gate in mode Gate, present until its devices are reserved."""
+"""A pod's scheduling gate in Gate mode, present until its devices are reserved."""
 
 ANNOTATION_DECIDER = "vgpu.dev/decider"
 """Of a ResourceClaim: the replica that took over, so that writes of a former one fail."""

@@ -42,13 +42,13 @@ class Reason(StrEnum):
     NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
     NODE_TAINTED = "NodeTainted"
     NODE_INSUFFICIENT_RESOURCES = "NodeInsufficientResources"
-    """Resources other than devices are short; checked in mode Gate, before kube-scheduler does."""
+    """Resources other than devices are short; checked in Gate mode, before kube-scheduler does."""
     NODE_POD_RULES_MISMATCH = "NodePodRulesMismatch"
-    """Pod affinity, anti-affinity or topology spread is violated; checked in mode Gate only."""
+    """Pod affinity, anti-affinity or topology spread is violated; checked in Gate mode only."""
     NODE_VOLUME_MISMATCH = "NodeVolumeMismatch"
-    """A volume of the pod cannot be used or provisioned on this node; checked in mode Gate only."""
+    """A volume of the pod cannot be used or provisioned on this node; checked in Gate mode only."""
     NODE_VOLUME_LIMIT = "NodeVolumeLimit"
-    """The node's CSI drivers cannot attach more volumes; checked in mode Gate only."""
+    """The node's CSI drivers cannot attach more volumes; checked in Gate mode only."""
     NODE_AVOIDED = "NodeAvoided"
     """The node recently turned away a pod of the same controller."""
     NODE_OF_SCHEDULER = "NodeOfScheduler"
@@ -83,7 +83,7 @@ class Reason(StrEnum):
     """The pods of its group have several schedulers or priorities."""
     NOT_ALLOCATED_HERE = "NotAllocatedHere"
     """kube-scheduler has allocated devices of a node whose devices the operator allocates."""
-    GATED = "Gated"  # behind our scheduling gate in a cluster not in mode Gate
+    GATED = "Gated"  # behind our scheduling gate in a cluster not in Gate mode
 
 
 class Cure(IntEnum):

@@ -1,7 +1,7 @@
 """One real node for the whole run, on which the project's manifests are installed.
 
 These tests are not collected without VGPU_TEST_CLUSTER=node, because they need root and take
-minutes. With VGPU_TEST_CLUSTER=node-claims the project is installed in mode Claims. Tests that take
+minutes. With VGPU_TEST_CLUSTER=node-claims the project is installed in Claims mode. Tests that take
 many minutes and need a node of their own are collected only with VGPU_TEST_CLUSTER=node-alone;
 tests that need only a control plane are also collected with VGPU_TEST_CLUSTER=real. If VGPU_NODE
 names the folder of a running node, the tests use that node and leave it running.
@@ -20,7 +20,7 @@ from real_node import AGENTS, SYSTEM, RealNode
 _RUN = os.environ.get("VGPU_TEST_CLUSTER")
 _IGNORED = {
     "node": ["test_alone_*", "test_claims_*"],
-    # In mode Claims, too, run what the node, the kubelet and the container decide.
+    # In Claims mode, too, run what the node, the kubelet and the container decide.
     "node-claims": [
         *("test_alone_*", "test_tenant_*", "test_node_refusals*", "test_node_resize*"),
         *("test_node_seed_*", "test_node_sta*", "test_node_sto*"),

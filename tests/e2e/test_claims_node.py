@@ -1,4 +1,4 @@
-"""Mode Claims on a real node: a stock kube-scheduler binds, and containerd applies the CDI spec."""
+"""Claims mode on a real node: a stock kube-scheduler binds, and containerd applies the CDI spec."""
 
 from __future__ import annotations
 

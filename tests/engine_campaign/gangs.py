@@ -26,7 +26,7 @@ class Gangs:
     """Judges the devices of pods in groups.
 
     Attributes:
-        has_filters: True in mode Extender, where a group's pods get devices at Bind alone.
+        has_filters: True in Extender mode, where a group's pods get devices at Bind alone.
     """
 
     judge: Judge

@@ -94,7 +94,7 @@ class Judge:
 
     Attributes:
         limits: The configured limits of preemption.
-        has_filters: True in mode Extender.
+        has_filters: True in Extender mode.
         findings: The violations found.
         runs: What runs, by the pod's UID.
         pods: Each pod by UID, as it was last.

@@ -43,7 +43,7 @@ POD_GC_S = 40.0
 STAYS = "fill-"
 """The beginning of the names of pods whose containers never exit by themselves."""
 ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "20"}
-"""The allocatable resources of a node, which mode Gate checks; never what is short."""
+"""The allocatable resources of a node, which Gate mode checks; never what is short."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""ResourceClaims in mode Claims: kube-scheduler and the controllers that use them, and their rules.
+"""ResourceClaims in Claims mode: kube-scheduler and the controllers that use them, and their rules.
 
 They act by what the API server holds, as Kubernetes' plugin DynamicResources, its controller of
 ResourceClaims and the kubelet do.

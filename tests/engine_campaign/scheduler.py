@@ -2,8 +2,8 @@
 
 A refused pod is set aside until the operator requeues it, or for a minute. Pods of a group are
 tried together (`group_cycle`), and now and then a refused pod preempts others by the rules of
-kube-scheduler itself (`own_preemption`). In the modes Gate and Claims it calls no extender; in mode
-Claims a pod goes where its ResourceClaim is allocated, and now and then its node does not fit.
+kube-scheduler itself (`own_preemption`). In the modes Gate and Claims it calls no extender. In
+Claims mode a pod goes where its ResourceClaim is allocated, and now and then its node does not fit.
 """
 
 from __future__ import annotations

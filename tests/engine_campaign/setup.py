@@ -10,7 +10,7 @@ from vgpu_api.config.cluster import PreemptionConfig
 
 
 def drawn_config(seed: int) -> ClusterConfig:
-    """Return the configuration: one run in four in mode Gate, one in Claims; most preempt."""
+    """Return the configuration: one run in four in Gate mode, one in Claims; most preempt."""
     rng = Random(f"config {seed}")
     preemption = PreemptionConfig(
         enabled=rng.random() < 0.67,

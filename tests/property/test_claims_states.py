@@ -1,4 +1,4 @@
-"""Mode Claims: pods come and go while answers get lost, news come late and operators are replaced.
+"""Claims mode: pods come and go while answers get lost, news come late and operators are replaced.
 
 kube-scheduler, the garbage collector and the controller of ResourceClaims act on what the API has,
 and tenants delete and forge ResourceClaims. Some pods name a ResourceClaim that a tenant has made.
@@ -40,7 +40,7 @@ Raw = dict[str, Any]
 
 
 class ClaimsReplica(Replica):
-    """An operator in mode Claims, whose nodes have room for more than devices."""
+    """An operator in Claims mode, whose nodes have room for more than devices."""
 
     def device(self, **fields: Any) -> None:
         device = a_device(**fields)

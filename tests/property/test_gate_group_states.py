@@ -1,4 +1,4 @@
-"""Mode Gate: groups and lone pods come and go while writes fail and leaders are killed.
+"""Gate mode: groups and lone pods come and go while writes fail and leaders are killed.
 
 A group is past its gates as a whole or not at all. Lifting the gates takes several PATCHes, so a
 leader may be killed between two of them. This does no harm because the claims of the other pods are

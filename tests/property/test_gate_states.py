@@ -1,4 +1,4 @@
-"""Mode Gate: pods come and go while answers are lost, events come late and operators change."""
+"""Gate mode: pods come and go while answers are lost, events come late and operators change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = st.sampled_from([2048, 5120, 8192])
 
 
 class GateReplica(Replica):
-    """An operator in mode Gate whose nodes have more room than devices."""
+    """An operator in Gate mode whose nodes have more room than devices."""
 
     def device(self, **fields: Any) -> None:
         device = a_device(**fields)

@@ -23,7 +23,7 @@ _OF_CLAIMS = ROOT / "manifests" / "overlays" / "claims"
 
 
 async def furnish(api: Api, settings: ClusterConfig = ClusterConfig()) -> None:  # noqa: B008
-    """Create what our programs expect: CRDs, the Lease's namespace, the fence of mode Claims."""
+    """Create what our programs expect: CRDs, the Lease's namespace, the fence of Claims mode."""
     for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
         definition = yaml.safe_load(path.read_text())
         await api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)

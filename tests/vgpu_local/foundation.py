@@ -150,7 +150,7 @@ class StandIn:
         """Do nothing: the stand-in records every write anyway."""
 
     def schedule(self, extender: ExtenderAccess) -> None:
-        """Start the scheduler on the cluster's loop, without an extender in mode Gate."""
+        """Start the scheduler on the cluster's loop, without an extender in Gate mode."""
         if extender.settings.scheduling.mode == "Gate":
             scheduler = Scheduler(
                 self._api, frozenset({"default-scheduler"}), [], backoff=self._backoff

@@ -1,4 +1,4 @@
-"""The fields of a ResourceClaim (`resource.k8s.io/v1`) that matter in mode Claims."""
+"""The fields of a ResourceClaim (`resource.k8s.io/v1`) that matter in Claims mode."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compares ResourceClaims with VGPUClaims, for `kubectl vgpu audit`.
 
-In mode Claims a ResourceClaim shows what a VGPUClaim gives a pod. It is looked at in every mode,
+In Claims mode a ResourceClaim shows what a VGPUClaim gives a pod. It is looked at in every mode,
 since some may be left of a former one.
 """
 

@@ -143,7 +143,7 @@ _RIGHTS_TO_ALLOCATE = (
     ("patch", RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.plural, "status"),
     ("patch", RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.plural, "binding"),
 )
-"""The same for mode Claims. Kubernetes asks for `binding` of whoever writes an allocation."""
+"""The same for Claims mode. Kubernetes asks for `binding` of whoever writes an allocation."""
 _LEAST_SERVER = (1, 31)
 _LEAST_SERVER_FOR_CLAIMS = (1, 36)
 _LEAST_KUBELET = (1, 29)
@@ -274,7 +274,7 @@ async def rights_missing(api: Api, config: ClusterConfig) -> Sequence[str] | Cli
 
 
 async def allocating_missing(api: Api, config: ClusterConfig) -> Sequence[str] | ClientError:
-    """Return the rights on ResourceClaims that the operator's account lacks, in mode Claims."""
+    """Return the rights on ResourceClaims that the operator's account lacks, in Claims mode."""
     return await _missing(api, _RIGHTS_TO_ALLOCATE if config.scheduling.mode == "Claims" else ())
 
 
@@ -516,7 +516,7 @@ def _extenders_in(text: str) -> list[Mapping[str, object]]:
 
 
 def _resource_claims(seen: Snapshot) -> Iterator[CheckResult]:
-    """In mode Claims, check what the operator and the agents need for ResourceClaims."""
+    """In Claims mode, check what the operator and the agents need for ResourceClaims."""
     if seen.config.scheduling.mode != "Claims":
         return
     remedy = "apply manifests/overlays/claims"

@@ -156,7 +156,7 @@ class PaperCluster(Cluster):
     @cached_property
     def _engine(self) -> LiveCluster:
         """The same cluster as an engine state, which the first question makes."""
-        # A file has no capacity of nodes but devices, and mode Gate would have the ledger judge it.
+        # A file has no capacity of nodes but devices, and Gate mode would have the ledger judge it.
         scheduling = self.config.scheduling.model_copy(update={"mode": "Extender"})
         ledger = Ledger(config=self.config.model_copy(update={"scheduling": scheduling}))
         state = State(self.config, ledger, lambda: "")

@@ -41,7 +41,7 @@ async def read_cluster(api: Api) -> LiveCluster:
     """Read the objects that decide where a pod is placed. Nothing is written to the cluster.
 
     These are nodes, devices, quotas and claims; and, if that is allowed, pods, disruption budgets,
-    PodGroups and PriorityClasses, which decide who may be evicted. In mode Gate the operator also
+    PodGroups and PriorityClasses, which decide who may be evicted. In Gate mode the operator also
     checks a pod's other demands on a node, so volumes are read as well.
 
     Raises:

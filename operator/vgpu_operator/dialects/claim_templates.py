@@ -1,4 +1,4 @@
-"""Reads what users ask for in ResourceClaims and templates of our classes, in mode Claims.
+"""Reads what users ask for in ResourceClaims and templates of our classes, in Claims mode.
 
 A pod that names one is changed to ask for the same in HAMi's words, and from then on it is like any
 other pod. In place of a template the operator makes a ResourceClaim, with one request for each

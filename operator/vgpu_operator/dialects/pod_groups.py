@@ -1,7 +1,7 @@
 """Reads which group of pods a pod starts together with, in any of the words for that.
 
-Kubernetes' own `spec.schedulingGroup` means the same in every mode. All other words act in mode
-Gate only, where the operator starts the groups; in mode Extender the scheduler that knows a word
+Kubernetes' own `spec.schedulingGroup` means the same in every mode. All other words act in Gate
+mode only, where the operator starts the groups; in Extender mode the scheduler that knows a word
 acts on it, and nobody knows ours.
 """
 
@@ -73,7 +73,7 @@ POD_GROUP_READERS: Mapping[str, tuple[GroupKind, Callable[[Mapping[str, Any]], P
 def pod_group_kinds(config: ClusterConfig) -> tuple[GroupKind, ...]:
     """Return the APIs whose PodGroups matter.
 
-    In mode Extender, Volcano and Coscheduling start their groups themselves.
+    In Extender mode, Volcano and Coscheduling start their groups themselves.
     """
     return tuple(POD_GROUP_APIS) if config.scheduling.decides_first else (GroupKind.KUBERNETES,)
 

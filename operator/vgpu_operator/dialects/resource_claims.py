@@ -1,4 +1,4 @@
-"""The ResourceClaim through which a pod gets its devices in mode Claims.
+"""The ResourceClaim through which a pod gets its devices in Claims mode.
 
 Admission moves what the pod asks for into an annotation (`moved.py`). If the pod names a
 ResourceClaim of its author's that asks for our devices, admission notes its entry and its UID in

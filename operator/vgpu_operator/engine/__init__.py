@@ -11,7 +11,7 @@ Data flows one way, and modules exchange values only:
 * `state`: everything that changes: the `cache` with each `gpu_pod`, the ledger, the queue, timers
 * `scheduling`: places pods and claims, queues them, and keeps capacity for others
 * `preemption`: evicts less important pods for one that waits
-* `resource_claims`: in mode Claims, the ResourceClaims by which decided pods are handed over
+* `resource_claims`: in Claims mode, the ResourceClaims by which decided pods are handed over
 * `claims`: a claim's status, its release and deletion, and the eviction of violators
 * `devices`: the holders in a device's status, and the devices that vendors' plugins register
 * `nodes`: nodes with silent agents

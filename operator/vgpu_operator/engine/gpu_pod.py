@@ -73,8 +73,8 @@ class GPUPod:
             which may take minutes.
         group: The group that it belongs to, if any.
         group_least: The number of the group's pods that start together, if the pod says so.
-        resource_claim: The name of the ResourceClaim through which it gets its devices, in mode
-            Claims; empty otherwise.
+        resource_claim: The name of the ResourceClaim through which it gets its devices, in Claims
+            mode; empty otherwise.
         scheduler_entry: The entry of its `resourceClaims` that kube-scheduler allocates; empty if
             it has none. Its claim then only repeats that (`resource_claims/mirror.py`).
         is_handed_over: True if that ResourceClaim is allocated, so that kube-scheduler may bind

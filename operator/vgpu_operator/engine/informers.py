@@ -208,7 +208,7 @@ def more_informers(
 ) -> list[Reflector[Any]]:
     """Return informers of kinds that only some configurations need.
 
-    Volumes, their claims, classes and drivers (`STORAGE`) do not matter in mode Extender: there
+    Volumes, their claims, classes and drivers (`STORAGE`) do not matter in Extender mode: there
     kube-scheduler has checked volumes before it calls us, and the operator has no right to read
     them. Disruption budgets matter where preemption is enabled.
     """

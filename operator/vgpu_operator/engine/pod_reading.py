@@ -50,9 +50,9 @@ _PLACED = (
     "topologySpreadConstraints",
     "volumes",
 )
-"""The fields of a spec that matter to other pods on the node (mode Gate)."""
+"""The fields of a spec that matter to other pods on the node (Gate mode)."""
 _GROUPS = (COSCHEDULING_GROUP, COSCHEDULING_FORMER_GROUP)
-"""The labels that name a pod's group (mode Gate)."""
+"""The labels that name a pod's group (Gate mode)."""
 
 
 class PodReader:
@@ -60,7 +60,7 @@ class PodReader:
 
     Args:
         config: The configuration, with the names of our resources.
-        has_room: True if all resources that a pod uses on its node count (mode Gate), not only CPU.
+        has_room: True if all resources that a pod uses on its node count (Gate mode), not only CPU.
     """
 
     def __init__(self, config: ClusterConfig, *, has_room: bool) -> None:

@@ -291,7 +291,7 @@ class Avoidance:
 
 @dataclass(slots=True)
 class GateWork:
-    """Pending work on pods, by UID, and on groups in mode Gate. Times are monotonic seconds.
+    """Pending work on pods, by UID, and on groups in Gate mode. Times are monotonic seconds.
 
     Attributes:
         lifting: Pods whose gate is being lifted.
@@ -477,7 +477,7 @@ class State:
         claims: Work on claims.
         pods: Work on pods.
         gates: Work on pods behind our gate.
-        resource_claims: Work on ResourceClaims, in mode Claims.
+        resource_claims: Work on ResourceClaims, in Claims mode.
         groups: The current try of each group that kube-scheduler is placing.
         shortfalls: The last try of each group in which a pod was refused, to explain why it waits.
         avoidance: The nodes that the pods of a controller avoid.

@@ -1,6 +1,6 @@
 """The ResourceClaims and ResourceClaimTemplates of a manifest, for the pods that name them.
 
-Admission reads them when a pod is created, in mode Claims, and lets it ask for the same by resource
+Admission reads them when a pod is created, in Claims mode, and lets it ask for the same by resource
 names. Only objects of the manifest are read, not those of the cluster.
 """
 

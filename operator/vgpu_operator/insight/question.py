@@ -71,7 +71,7 @@ class Outcome:
 
 
 _TOKEN = "0" * 12
-"""Of the ResourceClaim that admission names in mode Claims; nobody makes it here."""
+"""Of the ResourceClaim that admission names in Claims mode; nobody makes it here."""
 
 Undo: TypeAlias = Callable[[], None]
 """Gives back what was held."""

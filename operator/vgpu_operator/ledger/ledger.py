@@ -95,7 +95,7 @@ class Ledger:
         self._table.remove_node(name)
         self.filters.remove_node(name, number)
 
-    # Pods, in mode Gate.
+    # Pods, in Gate mode.
 
     def expect_pod(self, pod: Pod, node: str) -> None:
         """Count a pod's other resource requests on the node where it runs or will run."""

@@ -2,7 +2,7 @@
 
 kube-scheduler applies its filters before it calls an extender. They are repeated here where their
 result is not known yet: taints, selectors and node affinity for every reservation, so that the pod
-can go to the reserved node; in mode Gate also resources, host ports, pod affinity, topology spread
+can go to the reserved node; in Gate mode also resources, host ports, pod affinity, topology spread
 and volumes, because a pod's node is decided before kube-scheduler sees the pod.
 
 | Module | The plugins of kube-scheduler that it corresponds to |

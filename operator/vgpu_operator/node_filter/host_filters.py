@@ -20,7 +20,7 @@ class HostFilters:
 
     Args:
         columns: The numbers of nodes; the free CPU of each is written there.
-        is_exact: True if kube-scheduler does not filter afterwards, as in mode Gate. Then
+        is_exact: True if kube-scheduler does not filter afterwards, as in Gate mode. Then
             resources, host ports, other pods and volumes are checked as well.
 
     Attributes:
@@ -78,7 +78,7 @@ class HostFilters:
     def of(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
         """Return the nodes that a pod may use.
 
-        In mode Gate a demand also rules out nodes by capacity, pod affinity and volumes.
+        In Gate mode a demand also rules out nodes by capacity, pod affinity and volumes.
         """
         found = self.rules.of(rules)
         if host_demand is None or self.room is None:

@@ -1,6 +1,6 @@
 """Filters nodes by pod affinity, anti-affinity and topology spread.
 
-This applies in mode Gate only, to all pods on a node or expected there. Sources: Kubernetes, the
+This applies in Gate mode only, to all pods on a node or expected there. Sources: Kubernetes, the
 scheduler's plugins InterPodAffinity and PodTopologySpread. Only required rules count, not preferred
 ones. A `namespaceSelector` with labels is ignored, because namespaces are not watched.
 """

@@ -1,6 +1,6 @@
 """Filters nodes by free resources and host ports.
 
-kube-scheduler checks CPU, memory and other resources before it calls an extender. In mode Gate a
+kube-scheduler checks CPU, memory and other resources before it calls an extender. In Gate mode a
 pod's node is decided before kube-scheduler has seen the pod and cannot be changed afterwards, so
 the check must be exact: all resources, the number of pods, and host ports. Source: Kubernetes, the
 scheduler's plugins NodeResourcesFit and NodePorts.

@@ -1,7 +1,7 @@
 """Filters nodes by the volumes of a pod.
 
-This applies in mode Gate only. kube-scheduler checks volumes before it calls an extender; in mode
-Gate a pod's node is decided before kube-scheduler has seen the pod, so all its rules about volumes
+This applies in Gate mode only. kube-scheduler checks volumes before it calls an extender; in Gate
+mode a pod's node is decided before kube-scheduler has seen the pod, so all its rules about volumes
 are applied here. Sources: Kubernetes, the scheduler's plugins VolumeBinding, VolumeZone,
 VolumeRestrictions and NodeVolumeLimits (docs/design/scheduler-modes.md).
 

@@ -31,7 +31,7 @@ class NodeFilter:
     """The nodes that pass each rule, as bit masks indexed by node number.
 
     `room`, `peers`, `volumes` and `attachable` are set only where kube-scheduler does not check
-    them afterwards, as in mode Gate.
+    them afterwards, as in Gate mode.
 
     Attributes:
         ours: Nodes whose devices the operator allocates, and not kube-scheduler.

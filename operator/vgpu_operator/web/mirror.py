@@ -133,7 +133,7 @@ class Mirror:
         state: The state for explanations and simulations, which leave it unchanged.
         claims: The rows of claims, by key.
         version: A number that grows with each observation.
-        unread: The parts that the state lacks; in mode Gate volumes, until all are listed.
+        unread: The parts that the state lacks; in Gate mode volumes, until all are listed.
         usage: The memory and compute in use.
     """
 

@@ -1,4 +1,4 @@
-"""Mode Gate: GPU pods run without a scheduler extender, even if programs are killed."""
+"""Gate mode: GPU pods run without a scheduler extender, even if programs are killed."""
 
 from __future__ import annotations
 

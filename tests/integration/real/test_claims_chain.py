@@ -1,4 +1,4 @@
-"""Mode Claims on Kubernetes' own control plane, with limited containers on simulated nodes.
+"""Claims mode on Kubernetes' own control plane, with limited containers on simulated nodes.
 
 The kubelets are the stand-in's. They have our agents prepare ResourceClaims, as real ones do.
 """

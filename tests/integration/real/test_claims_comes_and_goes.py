@@ -1,4 +1,4 @@
-"""A running cluster changes to mode Claims and back, and is uninstalled in that mode.
+"""A running cluster changes to Claims mode and back, and is uninstalled in that mode.
 
 The steps are those of `docs/install.md` and `docs/operations/uninstall.md`, on Kubernetes' own
 control plane, with the accounts, rights and policies of manifests/.

@@ -1,6 +1,6 @@
-"""The examples of the guides and the seeds in mode Claims: the files of mode Extender, unchanged.
+"""The examples of the guides and the seeds in Claims mode: the files of Extender mode, unchanged.
 
-kube-scheduler is stock and not configured. What mode Extender shows of the same files is tested in
+kube-scheduler is stock and not configured. What Extender mode shows of the same files is tested in
 `integration/local/test_public_documents.py` and `integration/local/test_seed_examples.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Mode Claims from the pod to its container, with Kubernetes itself, its kubelet and our programs.
+"""Claims mode from the pod to its container, with Kubernetes itself, its kubelet and our programs.
 
 Only the container runtime and the devices are simulated.
 """

@@ -1,6 +1,6 @@
 """ResourceClaims that somebody other than kube-scheduler allocates, on each version of Kubernetes.
 
-Mode Claims rests on these facts. Comments in Kubernetes say that only kube-scheduler allocates, so
+Claims mode rests on these facts. Comments in Kubernetes say that only kube-scheduler allocates, so
 these tests warn us of a version that enforces it. The scheduler is stock, there is no
 ResourceSlice, and none of our programs runs.
 """

@@ -1,4 +1,4 @@
-"""Groups of pods in mode Gate, declared for Volcano and Coscheduling, without their schedulers.
+"""Groups of pods in Gate mode, declared for Volcano and Coscheduling, without their schedulers.
 
 Their PodGroups come from CustomResourceDefinitions with only the fields that we read.
 """

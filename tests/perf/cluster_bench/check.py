@@ -31,7 +31,7 @@ async def promises(api: Api) -> dict[str, int]:
         metadata = pod["metadata"]
         limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
         node = pod["spec"].get("nodeName")
-        # In mode Gate only the count is left in the limits; in mode Claims nothing is left.
+        # In Gate mode only the count is left in the limits; in Claims mode nothing is left.
         asks = COUNT in limits or ANNOTATION_RESOURCES in metadata.get("annotations", {})
         if node is None or not asks:
             continue

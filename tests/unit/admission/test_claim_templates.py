@@ -86,7 +86,7 @@ def test_a_pod_asks_for_what_its_template_says_and_names_it_no_more() -> None:
 
 
 def test_what_it_asks_for_is_read_as_hamis_words_are() -> None:
-    """Admission treats it like any other pod in mode Claims."""
+    """Admission treats it like any other pod in Claims mode."""
     pod = changed(a_pod(), a_template(a_request(**capacity(memory="8Gi", cores=50))))
     operations = mutate_pod(pod, CLAIMS, None, token="0" * 12)
     admitted = jsonpatch.apply_patch(pod, operations)

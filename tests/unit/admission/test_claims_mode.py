@@ -1,4 +1,4 @@
-"""Mode Claims at admission: the pod names a ResourceClaim, and keeps nothing that nodes count."""
+"""Claims mode at admission: the pod names a ResourceClaim, and keeps nothing that nodes count."""
 
 from __future__ import annotations
 

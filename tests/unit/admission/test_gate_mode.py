@@ -1,4 +1,4 @@
-"""Mode Gate at admission: a gate, a scheduler that runs, and amounts moved to an annotation."""
+"""Gate mode at admission: a gate, a scheduler that runs, and amounts moved to an annotation."""
 
 from __future__ import annotations
 

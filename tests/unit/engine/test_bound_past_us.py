@@ -1,6 +1,6 @@
 """A pod that another scheduler bound waits for devices in the order of priority, then of age.
 
-In mode Extender, the pod names a scheduler that does not call our extender; in mode Gate, a user
+In Extender mode, the pod names a scheduler that does not call our extender; in Gate mode, a user
 has removed our gate. kube-scheduler then binds the pod by its slots, of which there are many.
 """
 

@@ -1,4 +1,4 @@
-"""Mode Claims: devices are reserved and written before a ResourceClaim hands them over."""
+"""Claims mode: devices are reserved and written before a ResourceClaim hands them over."""
 
 from __future__ import annotations
 

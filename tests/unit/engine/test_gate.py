@@ -1,4 +1,4 @@
-"""Mode Gate: devices are reserved and written before the gate is lifted and the node is fixed."""
+"""Gate mode: devices are reserved and written before the gate is lifted and the node is fixed."""
 
 from __future__ import annotations
 

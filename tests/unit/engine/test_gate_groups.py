@@ -1,4 +1,4 @@
-"""Mode Gate: the pods of a group get past their gates together, or none of them does.
+"""Gate mode: the pods of a group get past their gates together, or none of them does.
 
 The checks read only the objects of the API server. Every test checks these invariants after each
 step (`Town.settle`), and `tests/property/test_gate_group_states.py` checks them for any order of
@@ -49,7 +49,7 @@ def part(mib: int) -> dict[str, int]:
 
 
 class Town:
-    """A cluster in mode Gate with nodes of one device each."""
+    """A cluster in Gate mode with nodes of one device each."""
 
     def __init__(
         self,

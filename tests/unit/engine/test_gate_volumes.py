@@ -1,4 +1,4 @@
-"""Mode Gate: a pod goes to its volumes, and waits for PersistentVolumeClaims that are not ready."""
+"""Gate mode: a pod goes to its volumes, and waits for PersistentVolumeClaims that are not ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mode Claims: ResourceClaims that users have made are allocated for one pod after the other."""
+"""Claims mode: ResourceClaims that users have made are allocated for one pod after the other."""
 
 from __future__ import annotations
 

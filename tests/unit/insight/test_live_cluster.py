@@ -1,4 +1,4 @@
-"""In mode Gate, the answer about a new pod is what the operator would report about it."""
+"""In Gate mode, the answer about a new pod is what the operator would report about it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_a_claim_freed_under_its_pod_is_found(end: WriteEvent) -> None:
     assert "claim c was freed while pod p had it (4)" in breaches(history)
 
 
-# In mode Claims.
+# In Claims mode.
 
 
 def by_resource_claim(version: int, **fields: Any) -> WriteEvent:

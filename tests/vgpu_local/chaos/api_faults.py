@@ -48,7 +48,7 @@ _OF_CLAIMS = (
     *((6, "leader", *write) for write in WRITES_OF_CLAIMS),
     (2, "leader", "get", _RESOURCE_CLAIMS),
 )
-"""The same for mode Claims, beside the others."""
+"""The same for Claims mode, beside the others."""
 _CODES = (409, 422, 429, 500, 503, 504)
 
 

@@ -64,7 +64,7 @@ class Terms:
         lease_s: The duration of the operators' Lease.
         expired_s: The time for which certificates stay expired.
         hangs_s: The time for which NVML hangs.
-        in_claims: True in mode Claims, which has faults of ResourceClaims.
+        in_claims: True in Claims mode, which has faults of ResourceClaims.
     """
 
     lasts_s: float

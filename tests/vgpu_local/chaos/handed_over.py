@@ -1,4 +1,4 @@
-"""Judges ResourceClaims in mode Claims, from the writes and, at rest, from the objects.
+"""Judges ResourceClaims in Claims mode, from the writes and, at rest, from the objects.
 
 It shares no deciding or counting code with the product: shareIDs follow from Kubernetes' documents
 and `docs/design/dra.md`, and what a pod uses at a moment is the oracle's. Capacity is counted by

@@ -10,7 +10,7 @@ class Verdict:
     """The verdict of a campaign.
 
     Attributes:
-        taken_away: How often an allocation was taken from a ResourceClaim, in mode Claims.
+        taken_away: How often an allocation was taken from a ResourceClaim, in Claims mode.
         late_writes: How many writes landed after their client had gone.
         pace: The factor by which it was slowed down on a busy machine.
         findings: A text for each fault that was found; empty if the campaign passed.

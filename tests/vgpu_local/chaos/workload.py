@@ -62,7 +62,7 @@ _RANKED: tuple[tuple[int, float, Teller], ...] = (
 )
 """With priorities and groups."""
 _CLAIMED: tuple[tuple[int, float, Teller], ...] = ((8, 0.1, turned_away),)
-"""More in mode Claims."""
+"""More in Claims mode."""
 _ENCORES = (comes_and_goes, runs_and_goes, replica_of_a_set, claim_and_pod)
 _ENCORE_EVERY_S = 0.4
 

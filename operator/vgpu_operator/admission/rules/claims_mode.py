@@ -1,4 +1,4 @@
-"""Refuses, in mode Claims, pods that no ResourceClaim of ours can serve."""
+"""Refuses, in Claims mode, pods that no ResourceClaim of ours can serve."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KUEUE_MANAGED = "kueue.x-k8s.io/managed"
 def refuse_without_claim(
     pod: Pod, demand: PodDemand, claim: VGPUClaim | None, config: ClusterConfig
 ) -> None:
-    """In mode Claims, refuse pods of Kueue, devices of other vendors, and too many devices.
+    """In Claims mode, refuse pods of Kueue, devices of other vendors, and too many devices.
 
     Args:
         pod: The pod.
@@ -71,7 +71,7 @@ def refuse_without_claim(
 
 
 def _refuse_note(pod: Pod) -> None:
-    """Refuse a note that only admission in mode Claims writes."""
+    """Refuse a note that only admission in Claims mode writes."""
     if is_of_scheduler(pod):
         raise BadInput.forbidden(
             f"metadata.annotations[{ANNOTATION_SCHEDULER_CLAIM}]",

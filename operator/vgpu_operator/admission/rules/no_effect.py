@@ -359,7 +359,7 @@ def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Itera
 
 
 def _of_gated_groups(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Iterator[str]:
-    """Yield all groups but the one with which the pod starts, in mode Gate."""
+    """Yield all groups but the one with which the pod starts, in Gate mode."""
     found = named_groups(pod, config)
     for each in found[1:]:
         if (each.kind, each.name) != (found[0].kind, found[0].name):

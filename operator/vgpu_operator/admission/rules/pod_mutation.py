@@ -83,7 +83,7 @@ def mutate_pod(
         config: The current resource names and settings.
         claim: The object that `claim_named_by` returned, if it exists.
         may_disable_control: The pod's namespace has the label that allows it to disable limits.
-        token: 12 random hexadecimal digits for the name of a new ResourceClaim, in mode Claims.
+        token: 12 random hexadecimal digits for the name of a new ResourceClaim, in Claims mode.
 
     Raises:
         Denied: The pod's request is invalid or not allowed.

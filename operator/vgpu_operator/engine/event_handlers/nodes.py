@@ -133,7 +133,7 @@ def quota_deleted(event: events.QuotaDeleted, state: State) -> None:
     state.ledger.remove_quota(event.namespace, event.name)
 
 
-# Volumes, in mode Gate.
+# Volumes, in Gate mode.
 
 
 def storage_observed(event: events.StorageObserved, state: State) -> None:

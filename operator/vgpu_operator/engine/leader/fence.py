@@ -114,7 +114,7 @@ class Fence:
         pods: The informer of pods.
         others: The informers of all other kinds.
         engine: Receives every version that the fence reads.
-        resource_claims: The informer of ResourceClaims, in mode Claims.
+        resource_claims: The informer of ResourceClaims, in Claims mode.
     """
 
     api: Api

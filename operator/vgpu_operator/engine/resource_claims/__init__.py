@@ -1,1 +1,1 @@
-"""Mode Claims: ResourceClaims through which kube-scheduler and the kubelet learn of decisions."""
+"""Claims mode: ResourceClaims through which kube-scheduler and the kubelet learn of decisions."""

@@ -1,7 +1,7 @@
 """Keeps a controller's pods away from a node that turned one of them away.
 
 A node can turn a pod away although its devices are free. The kubelet rejects the pod because it
-cannot align NUMA nodes, does not allow a sysctl, or has no running device plugin. In mode Gate,
+cannot align NUMA nodes, does not allow a sysctl, or has no running device plugin. In Gate mode,
 kube-scheduler may find no room on the node. The controller then makes another pod at once, and the
 same node would be the best one again, as fast as the API server can create pods. So the
 controller's next pods go elsewhere for a time.

@@ -1,6 +1,6 @@
 """Modes Gate and Claims: pods wait until their devices are reserved, and are then let go.
 
-In mode Claims the ResourceClaim takes the place of the gate (`resource_claims/hand_over.py`); all
+In Claims mode the ResourceClaim takes the place of the gate (`resource_claims/hand_over.py`); all
 else here is the same. The rest of this text is about the gate.
 
 For clusters whose kube-scheduler calls no extender (docs/design/scheduler-modes.md). Two writes
@@ -298,7 +298,7 @@ def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:
     for pod in state.cache.pods_of(key):
         if pod.uid not in work.stuck or not pod.wants_node:
             continue
-        # In mode Claims the nomination is ours and does not say that kube-scheduler preempts.
+        # In Claims mode the nomination is ours and does not say that kube-scheduler preempts.
         preempts = pod.pod.status.nominated_node_name and not pod.resource_claim
         wait_s = PREEMPTING_S if preempts else STUCK_S
         due = max(work.stuck[pod.uid] + wait_s, work.reported.get(pod.uid, 0.0))

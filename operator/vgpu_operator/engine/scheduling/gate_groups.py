@@ -1,4 +1,4 @@
-"""Groups of pods in mode Gate: the operator itself starts them, all at once or not at all.
+"""Groups of pods in Gate mode: the operator itself starts them, all at once or not at all.
 
     waiting ──all planned, then reserved──► starting ──their claims written──► passed ──► lifted
        ▲                                       │

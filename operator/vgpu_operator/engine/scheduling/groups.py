@@ -341,7 +341,7 @@ def waiting_members(state: State, key: GroupKey) -> list[GPUPod]:
 
 
 def _waits(state: State, pod: GPUPod) -> bool:
-    """Return True if the pod is still to be placed: in mode Gate while it is behind our gate."""
+    """Return True if the pod is still to be placed: in Gate mode while it is behind our gate."""
     if state.config.scheduling.decides_first:
         return pod.is_gated and pod.uid not in state.pods.blocked
     return pod.wants_node
