@@ -53,7 +53,8 @@ async def require_agents(api: Api) -> None:
         if not await _may(api, attributes):
             what = "/".join(filter(None, (resource, subresource)))
             raise CannotAnswer(
-                f"you may not {verb} {what} in namespace {AGENT_NAMESPACE}; {_INSTEAD_OF_AGENTS}"
+                f"forbidden: you may not {verb} {what} in namespace {AGENT_NAMESPACE}; "
+                f"{_INSTEAD_OF_AGENTS}"
             )
 
 
