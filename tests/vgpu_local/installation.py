@@ -7,6 +7,7 @@ administrator installs.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Sequence
@@ -14,9 +15,13 @@ from pathlib import Path
 
 import yaml
 
+from vgpu_api.resources import CONFIG_MAPS
+from vgpu_client.api import Api
+from vgpu_client.errors import Invalid
 from vgpu_client.transport import Object
 from vgpu_local.control_plane import ControlPlane
 from vgpu_local.programs import ROOT
+from vgpu_operator.cli.uninstall import BINDINGS, POLICIES
 
 
 def install(
@@ -123,3 +128,41 @@ def apply(plane: ControlPlane, overlay: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+async def policies_in_force(admin: Api) -> None:
+    """Wait until every admission policy that was written before takes effect.
+
+    The API server reads policies some seconds after they are written, and not all at once. It
+    reads them in the order of writing, so a last one, which is removed again, stands for all.
+
+    Args:
+        admin: A client of an administrator.
+
+    Raises:
+        AssertionError: The last policy refuses nothing for ten seconds.
+    """
+    name = {"name": "last-of-all"}
+    configmaps = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["configmaps"],
+    }
+    rule = {"resourceRules": [configmaps | {"resourceNames": [name["name"]]}]}
+    refuses = {"matchConstraints": rule, "validations": [{"expression": "false"}]}
+    binding = {"policyName": name["name"], "validationActions": ["Deny"]}
+    await admin.create(POLICIES, {"metadata": name, "spec": refuses})
+    await admin.create(BINDINGS, {"metadata": name, "spec": binding})
+    probed = {"metadata": name | {"namespace": "default"}}
+    for _ in range(100):
+        try:
+            await admin.create(CONFIG_MAPS, probed)
+        except Invalid:
+            break
+        await admin.delete(CONFIG_MAPS, name["name"], namespace="default")
+        await asyncio.sleep(0.1)
+    else:
+        raise AssertionError("a policy that refuses everything has refused nothing for 10 s")
+    for resource in (BINDINGS, POLICIES):
+        await admin.delete(resource, name["name"])

@@ -6,7 +6,6 @@ account.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from vgpu_client.errors import Invalid
 from vgpu_client.transport import Object
 from vgpu_local.accounts import AGENT, client_of
 from vgpu_local.control_plane import ControlPlane, MinorVersion, Options
-from vgpu_local.installation import install
+from vgpu_local.installation import install, policies_in_force
 
 HERE, ELSEWHERE = "node-here", "node-elsewhere"
 UNSERVED = 1
@@ -77,20 +76,8 @@ async def writers(
             )
             for node in (HERE, None)
         ]
-        await _policies_in_force(stray)
+        await policies_in_force(admin)
         yield Writers(admin, agent, stray)
-
-
-async def _policies_in_force(stray: Api) -> None:
-    """Wait until the policies take effect; the API server reads new ones with a delay."""
-    for _ in range(100):
-        try:
-            await stray.create(RESOURCE_SLICES, a_slice("early", driver=ANOTHER))
-        except Invalid:
-            return
-        await stray.delete(RESOURCE_SLICES, "early")
-        await asyncio.sleep(0.1)
-    raise AssertionError("the policies refuse nothing")
 
 
 def a_slice(name: str, *, node: str = HERE, driver: str = DRIVER) -> Object:

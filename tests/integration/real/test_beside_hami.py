@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -23,7 +22,7 @@ from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, Invalid
 from vgpu_client.transport import Object
 from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.installation import install
+from vgpu_local.installation import install, policies_in_force
 from vgpu_local.steps import a_container, a_pod
 from vgpu_operator.insight.hami_records import read_record
 from vgpu_operator.insight.held_claims import claim_to_hold, status_to_hold
@@ -57,17 +56,6 @@ async def admin(beside: ControlPlane) -> AsyncIterator[Api]:
                 await api.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
             await policies_in_force(api)
         yield api
-
-
-async def policies_in_force(api: Api) -> None:
-    """Wait until the policies take effect; the API server reads new ones with a delay."""
-    for number in range(100):
-        try:
-            await api.create(PODS, a_gpu_pod(OURS, f"early-{number}"))
-        except REFUSED:
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the policies refuse nothing")
 
 
 def a_gpu_pod(namespace: str, name: str, **metadata: object) -> Object:

@@ -34,7 +34,7 @@ from vgpu_client.errors import ApiError, Forbidden, Invalid
 from vgpu_client.transport import Object
 from vgpu_local.accounts import AGENT, OPERATOR, SERVICE_ACCOUNTS, client_of
 from vgpu_local.control_plane import ControlPlane
-from vgpu_local.installation import install
+from vgpu_local.installation import install, policies_in_force
 from vgpu_local.steps import a_claim, a_container, a_pod
 
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True)
@@ -92,19 +92,6 @@ async def prepare(admin: Api) -> None:
     await admin.create(SERVICE_ACCOUNTS, {"metadata": {"namespace": "default", "name": "tenant"}})
     await bind(admin, "edit")
     await policies_in_force(admin)
-
-
-async def policies_in_force(admin: Api) -> None:
-    """Wait until the policies take effect; the API server reads new ones with a delay."""
-    await admin.create(VGPU_CLAIMS, a_claim("early", {"memory": "1Gi"}))
-    for _ in range(100):
-        try:
-            await change(admin, VGPU_CLAIMS, "early", {"status": {"state": "Pending"}}, "status")
-        except Invalid:
-            await admin.delete(VGPU_CLAIMS, "early", namespace="default")
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the policies refuse nothing")
 
 
 async def claim(callers: Callers, name: str, *, node: str | None = None) -> Object:
