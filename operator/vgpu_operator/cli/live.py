@@ -17,7 +17,7 @@ from vgpu_operator.cli.access import connected
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.migrate import Migration, former_of, is_taken_over
-from vgpu_operator.cli.migration_survey import Survey, lines_of, survey
+from vgpu_operator.cli.migration_survey import Survey, lines_of, step_of, survey
 from vgpu_operator.cli.printing import Printer
 from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import Uninstall
@@ -105,11 +105,7 @@ def _moves(found: Survey, node: str, *, undo: bool) -> tuple[Sequence[str], Sequ
             raise CannotAnswer(f"node {node}: it was not taken over from HAMi")
         return names, [f"give node {name} back to HAMi" for name in names]
     names = [each.metadata.name for each in found.nodes if not is_taken_over(each)]
-    return names, [
-        f"take node {name} over from HAMi: cordon it, hold what {len(found.judged[name].pods)} "
-        "pods use until they end, uncordon it"
-        for name in names
-    ]
+    return names, [step_of(found.judged[name]) for name in names]
 
 
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]] = {
@@ -124,6 +120,8 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
     for number, line in enumerate(plan, start=1):
         print(f"{number:3}. {line}")
     if options.dry_run:
+        for line in obstacles:
+            print(f"Cannot start: {line}")
         return _DONE
     if obstacles:
         print("\n".join(f"kubectl vgpu: {line}" for line in obstacles), file=sys.stderr)

@@ -312,3 +312,14 @@ def _about(node: Node, judged: HamiNode | None) -> Iterator[str]:
         used, _ = used_by([pod])
         for uuid, use in used.items():
             yield f"  pod {pod.place}: GPU {uuid}: {use.memory_mib} MiB, {use.cores} %"
+
+
+def step_of(judged: HamiNode) -> str:
+    """Return the step of the plan that takes a node over."""
+    starting = len(judged.starting)
+    wait = f"wait for HAMi's pods that are starting ({starting}), " if starting else ""
+    pods = len(judged.pods) + starting
+    return (
+        f"take node {judged.name} over from HAMi: cordon it, {wait}"
+        f"hold what HAMi's pods use until they end ({pods}), uncordon it"
+    )

@@ -134,6 +134,7 @@ class Removal:
         devices: GPUDevices.
         nodes: Nodes with vgpu's annotations or the resource's capacity.
         others: Nodes whose capacity stays, because another device plugin serves them.
+        from_hami: Nodes that were taken over from a HAMi that is still installed.
         agents: The agents' DaemonSets, from which the cleaners are derived.
     """
 
@@ -143,6 +144,7 @@ class Removal:
     devices: list[str] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+    from_hami: list[str] = field(default_factory=list)
     agents: list[Object] = field(default_factory=list)
 
     def lines(self, resource: str) -> list[str]:
@@ -230,13 +232,22 @@ class Uninstall:
         nodes = await self._list(NODES)
         plan.nodes = [_name(node) for node in nodes if self._is_marked(node, others)]
         plan.others = sorted(others.hamis | others.nvidias)
+        if any(map(is_hamis_plugin, await self._list(DAEMON_SETS))):
+            taken = [node for node in nodes if _annotated(node["metadata"], ANNOTATION_FROM_HAMI)]
+            plan.from_hami = [name for node in taken if (name := _name(node)) not in others.hamis]
         return plan
 
     def obstacles(self, plan: Removal) -> list[str]:
         """Return the reasons not to start."""
-        if not plan.users or self._delete_pods:
-            return []
-        return [f"pod {user} uses a GPU" for user in plan.users.names()]
+        used = () if self._delete_pods else plan.users.names()
+        return [
+            *(f"pod {user} uses a GPU" for user in used),
+            *(
+                f"node {node} was taken over from HAMi, and neither would serve it: give it back "
+                f"with kubectl vgpu migrate hami --node {node} --undo"
+                for node in plan.from_hami
+            ),
+        ]
 
     async def carry_out(self, plan: Removal) -> list[str]:
         """Remove everything and return a sentence about each object that is left.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ from vgpu_operator.cli.hami_installation import (
     read_installation,
 )
 from vgpu_operator.cli.listing import CannotAnswer
-from vgpu_operator.cli.migration_survey import lines_of, survey
+from vgpu_operator.cli.migration_survey import lines_of, step_of, survey
 from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
 
 COMPONENT = "app.kubernetes.io/component"
@@ -339,4 +340,8 @@ async def test_pods_that_could_not_be_created_anew_are_named_once_for_each_contr
     assert found.obstacles == []
     lines = list(lines_of(found))
     assert "Node n1: 1 GPU; pods of HAMi's that go on running: 4" in lines
+    judged = found.judged["n1"]
+    assert "hold what HAMi's pods use until they end (4)" in step_of(judged)
+    starts = dataclasses.replace(judged, pods=judged.pods[1:], starting=judged.pods[:1])
+    assert "starting (1), hold what HAMi's pods use until they end (4)" in step_of(starts)
     assert "  pod team/fine: GPU GPU-0: 100 MiB, 0 %" in lines

@@ -263,6 +263,25 @@ async def test_a_node_that_is_being_given_back_loses_our_words_only() -> None:
     assert left["status"]["capacity"] == {"nvidia.com/gpu": "80"}
 
 
+async def test_it_does_not_start_before_nodes_taken_over_are_given_back_to_hami() -> None:
+    cluster = installed()
+    beside(cluster, PLUGINS[0], "node-2")
+    node = cluster.objects[("nodes", "", "node-1")]
+    node["metadata"]["annotations"] = {ANNOTATION_FROM_HAMI: "{}"}
+    work = uninstall(cluster, delete_pods=True)
+    (obstacle,) = work.obstacles(await work.plan())
+    assert obstacle.startswith("node node-1 was taken over from HAMi")
+    assert obstacle.endswith("kubectl vgpu migrate hami --node node-1 --undo")
+
+
+async def test_nodes_taken_over_from_a_hami_that_is_gone_are_no_obstacle() -> None:
+    cluster = installed()
+    node = cluster.objects[("nodes", "", "node-1")]
+    node["metadata"]["annotations"] = {ANNOTATION_FROM_HAMI: "{}"}
+    work = uninstall(cluster, delete_pods=True)
+    assert work.obstacles(await work.plan()) == []
+
+
 async def test_nvidias_plugin_keeps_its_capacity_and_our_register_goes() -> None:
     cluster = installed()
     beside(cluster, PLUGINS[1], "node-2")
