@@ -90,16 +90,11 @@ class SimulatedAgents:
         for _ in range(_READING):
             threading.Thread(target=self._read_claims, daemon=True).start()
         with ThreadPoolExecutor(_CONNECTING) as pool:
-            for watch in pool.map(self._connected, self._nodes):
-                self._ask(watch, random.randint(WATCH_S // 10, WATCH_S))
-                head = b""
-                while b"\r\n\r\n" not in head:
-                    head += watch.socket.recv(4096)
-                if not head.startswith(b"HTTP/1.1 200"):
-                    raise RuntimeError(head.decode(errors="replace"))
+            for watch, said in pool.map(self._connected, self._nodes):
+                self.counts["watches"] += 1
                 watch.socket.setblocking(False)
                 self._selector.register(watch.socket, selectors.EVENT_READ, watch)
-                self._take(watch, head.partition(b"\r\n\r\n")[2])
+                self._take(watch, said)
 
     def follow(self) -> None:
         """Read the events until cancelled."""
@@ -113,10 +108,24 @@ class SimulatedAgents:
                 except ssl.SSLWantReadError:
                     continue
 
-    def _connected(self, node: str) -> Watch:
+    def _connected(self, node: str) -> tuple[Watch, bytes]:
+        """Return a watch that the API server has answered, and the events received so far.
+
+        The API server closes a connection that brings no request within 32 s.
+        """
         plain = socket.create_connection((self._host, int(self._port)))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Watch(node, self._tls.wrap_socket(plain, server_hostname=self._host))
+        watch = Watch(node, self._tls.wrap_socket(plain, server_hostname=self._host))
+        self._ask(watch, random.randint(WATCH_S // 10, WATCH_S))
+        said = b""
+        while b"\r\n\r\n" not in said:
+            more = watch.socket.recv(4096)
+            if not more:
+                raise ConnectionError(f"the watch of {node} was not answered")
+            said += more
+        if not said.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(said.decode(errors="replace"))
+        return watch, said.partition(b"\r\n\r\n")[2]
 
     def _ask(self, watch: Watch, seconds: int) -> None:
         path = (
@@ -124,7 +133,6 @@ class SimulatedAgents:
             f"&resourceVersion={watch.version}&allowWatchBookmarks=true&timeoutSeconds={seconds}"
         )
         watch.socket.sendall(f"GET {path} HTTP/1.1\r\n{self._head}\r\n".encode())
-        self.counts["watches"] += 1
 
     def _take(self, watch: Watch, said: bytes) -> None:
         *lines, watch.unread = (watch.unread + said).split(b"\n")
@@ -149,6 +157,7 @@ class SimulatedAgents:
     def _ask_again(self, watch: Watch) -> None:
         watch.socket.setblocking(True)
         self._ask(watch, WATCH_S)
+        self.counts["watches"] += 1
         watch.socket.setblocking(False)
 
     def _read_claims(self) -> None:
