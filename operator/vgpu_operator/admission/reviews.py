@@ -41,6 +41,7 @@ from vgpu_operator.admission.rules import (
     NamedObjects,
     RawPod,
     ask_by_claims,
+    asks_as_described,
     check_volcano_job,
     claim_named_by,
     claim_without_effect,
@@ -187,14 +188,16 @@ class Reviews:
     async def _refuse_copied(self, pod: RawPod, namespace: str) -> None:
         """Refuse a pod that was copied from another with the ResourceClaim of that one.
 
-        It would share the other's devices. The claim is made after the pod, so none exists when the
-        API server calls a second time for a new pod.
+        It would share the other's devices. A claim of the operator's is made after the pod, so none
+        exists when the API server calls a second time for a new pod. One of the author's own making
+        exists, and then the pod asks for what it describes.
         """
         name = resource_claim_named_by(pod)
         if name:
             with contextlib.suppress(NotFound):
-                await self._api.get(RESOURCE_CLAIMS, name, namespace=namespace)
-                raise Denied(copied_claim(name))
+                found = await self._api.get(RESOURCE_CLAIMS, name, namespace=namespace)
+                if not asks_as_described(pod, found, self._source.config):
+                    raise Denied(copied_claim(name))
 
     async def _read_claim(self, namespace: str, name: str) -> VGPUClaim | None:
         """Read the claim from the API server, because a cache could lag behind the last command."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -126,6 +127,23 @@ def test_a_pod_in_any_words_is_bound_by_an_unconfigured_scheduler(
     assert result["shareID"] == share_id(allocation["id"], "main")
     assert claim["metadata"]["finalizers"] == [FINALIZER_IN_USE]
     delete(cluster, name)
+    gone(cluster, pod)
+
+
+def reviews(plane: ControlPlane) -> int:
+    """Return how many reviews of new pods the API server has had from our webhooks."""
+    found = plane.get("/metrics", timeout_s=10).decode()
+    counter = r'^apiserver_admission_webhook_request_total\{.*name="mutate-pods.*\} (\d+)$'
+    return sum(int(count) for count in re.findall(counter, found, re.MULTILINE))
+
+
+def test_a_pod_in_words_is_reviewed_once(plane: ControlPlane, cluster: InstalledCluster) -> None:
+    """The first review makes it name a ResourceClaim, and pods that name one are reviewed, too."""
+    before = reviews(plane)
+    create(cluster, a_pod("once", a_container(limits=SLICE)))
+    assert reviews(plane) == before + 1
+    pod = bound(cluster, "once")
+    delete(cluster, "once")
     gone(cluster, pod)
 
 

@@ -19,6 +19,7 @@ from vgpu_operator.admission.rules import (
     Denied,
     NamedObjects,
     ask_by_claims,
+    asks_as_described,
     mutate_pod,
     objects_named_by,
 )
@@ -26,6 +27,7 @@ from vgpu_operator.dialects import read
 from vgpu_operator.dialects.resource_claims import claim_of_pod, requests_of
 
 Raw = dict[str, Any]
+A100 = 'device.attributes["vgpu.dev"].productName == "NVIDIA A100-SXM4-80GB"'
 UID = "00000000-0000-0000-0000-00000000000c"
 
 
@@ -81,6 +83,21 @@ def test_the_pod_asks_for_what_its_claim_says_and_still_names_it() -> None:
     assert not container["resources"]["limits"]
     assert pod["metadata"]["annotations"][ANNOTATION_RESOURCE_CLAIM] == f"gpu:{UID}"
     assert claim_of_pod(Pod.model_validate(pod)) == "mine"
+
+
+def test_a_second_review_finds_that_the_pod_asks_for_what_its_claim_says() -> None:
+    memory = {"capacity": {"requests": {"memory": "8Gi"}}}
+    claim, larger = a_claim(**memory), a_claim(capacity={"requests": {"memory": "9Gi"}})
+    pod = admitted(a_pod(), claim)
+    assert asks_as_described(pod, claim, CLAIMS)
+    assert not asks_as_described(pod, larger, CLAIMS)
+    other = a_claim(**memory)
+    other["metadata"]["uid"] = UID.replace("c", "d")
+    assert not asks_as_described(pod, other, CLAIMS)
+    assert not asks_as_described(pod, a_claim(class_name="gpu.nvidia.com", **memory), CLAIMS)
+    selected = a_claim(**memory, selectors=[{"cel": {"expression": A100}}])
+    assert not asks_as_described(pod, selected, CLAIMS)
+    assert asks_as_described(admitted(a_pod(), selected), selected, CLAIMS)
 
 
 def test_a_second_review_changes_nothing_and_reads_no_claim() -> None:

@@ -8,6 +8,7 @@ The caller passes in whatever has to be looked up, such as the claim that a pod 
 from vgpu_operator.admission.rules.claim_templates import (
     NamedObjects,
     ask_by_claims,
+    asks_as_described,
     objects_named_by,
 )
 from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_claim, validate_claim
@@ -31,6 +32,7 @@ __all__ = [
     "NamedObjects",
     "RawPod",
     "ask_by_claims",
+    "asks_as_described",
     "check_volcano_job",
     "claim_named_by",
     "claim_without_effect",

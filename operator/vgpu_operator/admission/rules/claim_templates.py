@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -13,10 +14,15 @@ from vgpu_api.core import Pod
 from vgpu_api.core.resource_claim import DeviceRequests, ResourceClaimSpec
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.field_errors import describe
-from vgpu_api.names import ANNOTATION_RESOURCE_CLAIM, ANNOTATION_SCHEDULER_CLAIM
+from vgpu_api.names import (
+    ANNOTATION_RESOURCE_CLAIM,
+    ANNOTATION_RESOURCES,
+    ANNOTATION_SCHEDULER_CLAIM,
+)
 from vgpu_operator.admission.rules.denial import Denied, denying
 from vgpu_operator.admission.rules.json_patch import JsonPatch, Operation
 from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
+from vgpu_operator.dialects import read
 from vgpu_operator.dialects.claim_templates import (
     ClaimText,
     asked_by,
@@ -28,7 +34,12 @@ from vgpu_operator.dialects.claim_templates import (
 )
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.moved import moved
-from vgpu_operator.dialects.resource_claims import claim_of_pod, note_of
+from vgpu_operator.dialects.resource_claims import (
+    claim_of_pod,
+    entry_of,
+    note_of,
+    scheduler_entry,
+)
 
 _FIELD = f"metadata.annotations[{ANNOTATION_RESOURCE_CLAIM}]"
 
@@ -120,6 +131,36 @@ def ask_by_claims(
         noted = note_of(entry, found.claims[entry]["metadata"]["uid"])
         patch.set("metadata", "annotations", ANNOTATION_RESOURCE_CLAIM, value=noted)
     return patch.operations
+
+
+def asks_as_described(
+    raw_pod: dict[str, Any], claim: dict[str, Any], config: ClusterConfig
+) -> bool:
+    """Return True if `ask_by_claims` has made a pod ask for what its author's ResourceClaim says.
+
+    Args:
+        raw_pod: A pod that admission has reviewed before.
+        claim: The ResourceClaim through which it is served.
+        config: The resource names.
+
+    Raises:
+        Denied: The ResourceClaim asks for something that cannot be honoured.
+    """
+    with denying():
+        pod, named = read_pod(raw_pod), claim["metadata"]
+        if scheduler_entry(pod):
+            return True  # `ask_by_claims` compares it
+        entry = entry_of(pod)
+        described = _ours({entry: claim}, are_templates=False)
+        noted = pod.metadata.annotations.get(ANNOTATION_RESOURCE_CLAIM)
+        if dra.is_made_name(named["name"]) or noted != note_of(entry, named["uid"]):
+            return False
+        asked = asked_by(pod, described, config)
+        text = json.dumps(dict(asked.amounts))
+        annotations = pod.metadata.annotations | asked.annotations | {ANNOTATION_RESOURCES: text}
+        metadata = pod.metadata.model_copy(update={"annotations": annotations})
+        anew = pod.model_copy(update={"metadata": metadata})
+        return bool(described) and read(pod, config) == read(anew, config)
 
 
 def _refuse_forged_note(pod: Pod, named: Mapping[str, ClaimText]) -> None:
