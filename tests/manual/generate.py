@@ -207,7 +207,10 @@ def commands() -> str:
     programs = words.commands()
     flags = next(filter(None, (_global_flags(each.parser) for each in programs)))
     lines = [_BANNER, textwrap.dedent(intro), "## Global flags", ""]
-    lines += ["Every command that asks a cluster has these flags, also in front of its name.", ""]
+    lines += [
+        "Every command that queries a cluster has these flags; they may also come before it.",
+        "",
+    ]
     lines += _options(flags)
     for program in programs:
         lines += [f"## {program.called}", ""]

@@ -79,8 +79,8 @@ def parser() -> Parser:
         help="Validate a configuration and list keys that have no effect",
         description="Validate vgpu's configuration, or HAMi's in any of its forms: a ConfigMap, a "
         "configuration document or a values file. Lists keys that have no effect, and resource "
-        "names for which the manifests must be changed. Each file is checked on its own, without a "
-        "cluster. Exits with status 2 if a file is invalid.",
+        "names that must be added to the manifests of the webhook and the scheduler. Each file is "
+        "checked on its own, without a cluster. Exits with status 2 if a file is invalid.",
     )
     importing = commands.add_parser(
         "import",
@@ -113,8 +113,9 @@ def _migrate_arguments(commands: arguments.Commands) -> None:
         "device plugin to vgpu's agent, reserve what HAMi's pods use on it until they end, and "
         "uncordon it. Before changing anything, list HAMi's settings that are not carried over, "
         "pods that vgpu would refuse, and any obstacles. If there are obstacles, stop without "
-        "changes. You need permission to impersonate the operator's service account. Use "
-        "--dry-run to preview the steps. If the command is interrupted, run it again to continue.",
+        "making any changes. You need permission to impersonate the operator's service account. "
+        "Use --dry-run to preview the steps. If the command is interrupted, run it again to "
+        "continue.",
     )
     migrate.add_argument("system", choices=("hami",), help="System to take over nodes from")
     migrate.add_argument(
@@ -132,9 +133,9 @@ def _removal_arguments(commands: arguments.Commands) -> None:
         description="Delete all claims, GPUDevices and other vgpu objects, including the CRDs and "
         "namespaces. Also remove what the agents wrote to nodes: CDI specs, mounts, state, "
         "annotations and the GPU resource's capacity. Refuses to start while pods use GPUs, "
-        "unless --delete-pods is given. Does not delete pending pods, or a Helm release: run helm "
-        "uninstall afterwards. Use --dry-run to preview the steps. Anything that could not be "
-        "removed is listed; run the command again to continue.",
+        "unless --delete-pods is given. Pending pods are not deleted. Neither is a Helm release: "
+        "run helm uninstall afterwards. Use --dry-run to preview the steps. Anything that could "
+        "not be removed is listed; run the command again to continue.",
     )
     uninstall.add_argument(
         "--no-wait-for-capacity",
@@ -149,11 +150,11 @@ def _removal_arguments(commands: arguments.Commands) -> None:
         "release",
         help="Free the devices of a node whose agent is lost",
         description="Mark all claims on the node as released on behalf of its lost agent, so that "
-        "the operator frees their devices. Refuses to start while the agent is alive, and while "
-        "pods that use GPUs on the node have not ended, unless --delete-pods is given. Make sure "
-        "that the node is down: containers of force-deleted pods may still be running. Does not "
-        "change the Node, its GPUDevices or the host. You need permission to impersonate the "
-        "operator's service account. Use --dry-run to preview the steps.",
+        "the operator frees their devices. Refuses to start while the agent is alive. Also "
+        "refuses if any pods that use GPUs on the node have not ended, unless --delete-pods is "
+        "given. Make sure that the node is down: containers of force-deleted pods may still be "
+        "running. Does not change the Node, its GPUDevices or the host. You need permission to "
+        "impersonate the operator's service account. Use --dry-run to preview the steps.",
     )
     release.add_argument("--node", required=True, help="Name of the node")
     release.add_argument(

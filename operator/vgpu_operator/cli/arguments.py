@@ -80,7 +80,9 @@ def add_commands(commands: Commands) -> None:
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Add the options that select a cluster."""
-    flags = command.add_argument_group(GLOBAL_FLAGS, "They may also precede the command.")
+    flags = command.add_argument_group(
+        GLOBAL_FLAGS, "These flags may also come before the command."
+    )
     flags.add_argument(
         "--kubeconfig",
         help="Path to the kubeconfig file (default: $KUBECONFIG, the service account of the pod, "
@@ -193,8 +195,8 @@ def _top(commands: Commands) -> None:
         type=kind_named,
         choices=("slices", "pods", "devices"),
         default="slices",
-        help="What to show: one row per slice (also for pods) or one row per device (default: "
-        "slices)",
+        help="What to show: one row per slice (slices and pods are equivalent) or one row per "
+        "device (default: slices)",
     )
     _add_namespaces(command)
     command.add_argument("--node", help="Show only this node")
@@ -223,7 +225,7 @@ def _resize(commands: Commands) -> None:
         "--container",
         help="Container to resize (default: the only one that has a GPU)",
     )
-    command.add_argument("--memory", type=_size, help="Memory of each GPU, such as 16Gi")
+    command.add_argument("--memory", type=_size, help="Memory to request on each GPU, such as 16Gi")
     command.add_argument(
         "--memory-percent",
         type=_percent,
@@ -304,9 +306,9 @@ def _doctor(commands: Commands) -> None:
         help="Check the installation and suggest fixes",
         description="Check the API server, CRDs, nodes, vgpu's Deployments and DaemonSets "
         "(operator, webhook, scheduler and agents), the leader, extender, preemption, webhooks, "
-        "admission policies, certificates, the agents' Leases, devices and claims; find "
-        "pending pods that bypassed admission; and list other GPU software in the cluster. Exits "
-        "with status 1 if any errors are found.",
+        "admission policies, certificates, agents, devices and claims; find pending pods that "
+        "bypassed admission; and list other GPU software in the cluster. Exits with status 1 if "
+        "any errors are found.",
     )
     add_output(command)
     command.add_argument("--all", action="store_true", help="Also list checks that passed")
@@ -317,11 +319,11 @@ def _audit(commands: Commands) -> None:
     command = commands.add_parser(
         "audit",
         help="Check that the records on every node agree",
-        description="Have each agent compare its records with limit pages, CDI specs, the kubelet, "
-        "claims and the driver, and compare ResourceClaims with claims. Uses kubectl exec, so you "
-        "need permission to exec into the agents' pods, and to list ResourceClaims, VGPUClaims and "
-        "pods. Exits with status 1 if any records disagree, or 2 if an agent could not be reached "
-        "or records could not be compared.",
+        description="Have each agent check its records against limit pages, CDI specs, the "
+        "kubelet, claims and the driver. Also check ResourceClaims against VGPUClaims. Uses "
+        "kubectl exec, so you need permission to exec into the agents' pods, and to list "
+        "ResourceClaims, VGPUClaims and pods. Exits with status 1 if any records disagree, or 2 if "
+        "an agent could not be reached or records could not be compared.",
     )
     command.add_argument("--node", help="Audit only this node")
     add_output(command)

@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         """Further words to suggest for a positional argument."""
 
     def parsed(self, given: Sequence[str] | None = None) -> argparse.Namespace:
-        """Parse a command line. Global flags may also precede the command."""
+        """Parse a command line. Global flags may also come before the command."""
         words = behind_the_command(sys.argv[1:] if given is None else given)
         found, unknown = self.parse_known_args(words)
         if unknown:
