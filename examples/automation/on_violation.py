@@ -19,7 +19,7 @@ LABEL = "example.dev/violates-gpu-limits"
 
 @kopf.on.startup()
 def only_watch(settings: kopf.OperatorSettings, **_: Any) -> None:
-    """Write nothing to claims: neither finalizers nor annotations of kopf's own, nor events."""
+    """Keep kopf from writing to claims: no finalizers or annotations of its own, and no events."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
 

@@ -1,9 +1,9 @@
 /* state.h - the state of the simulated machine, shared by all its processes.
  *
- * It lies in `<machine file>.state`, created by the first process. It is the oracle of the tests: it knows how many bytes of
- * a card every live process really holds, and the most that were ever held at once. Every change happens under one file lock,
- * which the kernel releases if its holder dies. A process writes only its own record, so it may die at any point. Memory of a
- * dead process counts until somebody reads its record; then the record is cleared.
+ * It is kept in `<machine file>.state`, which the first process creates. It is the tests' oracle: it knows how many bytes of
+ * a card each live process really holds, and the most that were ever held at once. Every change is made under one file lock,
+ * which the kernel releases if its holder dies. A process writes only its own record, so it may die at any point. A dead
+ * process's memory still counts until somebody reads its record, which is then cleared.
  */
 #ifndef FAKE_STATE_H
 #define FAKE_STATE_H

@@ -56,7 +56,7 @@ struct vgpu_page_device {
     uint32_t core_policy;        /* enum vgpu_core_policy */
     uint32_t priority;           /* 0: highest */
     uint32_t flags;              /* none defined yet: 0 */
-    uint64_t physical_bytes;     /* if less than the limit, memory beyond it becomes managed memory; 0: no oversubscription */
+    uint64_t physical_bytes;     /* if below the limit, memory beyond this size is managed memory; 0: no oversubscription */
     uint64_t context_bytes;      /* the known cost of a context on this kind of device; 0: not known */
     uint32_t cores_ceiling;      /* no more than this percentage while neighbours of higher priority work; 0: none */
     uint32_t reserved_word;

@@ -24,7 +24,7 @@ static int is_recorded(const struct vgpu_cuda *cuda, CUstream stream)
     return cuda->cuStreamIsCapturing && cuda->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
-/* A call to the driver, made once it is paid for. */
+/* A driver call, made once its memory has been charged. */
 struct call {
     allocate_async async;
     allocate_from_pool from_pool;

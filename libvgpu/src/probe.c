@@ -185,9 +185,10 @@ static void lose(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
     drop(throttle, probe);
 }
 
-/* Return the factor for an estimate. Beside neighbours, as long as NVML has shown nothing of the container, a part of a time
- * longer than a timeslice is attributed to others. The larger the share, the smaller that part, since neighbours have the
- * rest. (Rejected: charging the whole time. A container that NVML never shows would get a quarter of its due.) */
+/* Return the factor by which an estimate is scaled. If there are neighbours, and NVML has not shown any usage by this
+ * container yet, a measured time longer than a timeslice is attributed to them in part. The larger the container's share, the
+ * smaller that part, since the neighbours only have the rest. (Rejected: charging the whole time. A container that NVML never
+ * shows would get a quarter of its due.) */
 double vgpu_probe_factor(const struct vgpu_throttle_device *device, uint64_t ns)
 {
     double factor = (double)vgpu_bucket_factor(device->bucket) / (double)VGPU_FACTOR_ONE;

@@ -48,7 +48,7 @@ void stage_see_memory(void);
 /* Return the PID that NVML's calls of this kind show for a process of the caller's namespace. */
 unsigned stage_pid_shown(pid_t pid, enum state_call call);
 
-/* Return how much all processes hold of the first device, according to the usage region. */
+/* Return how much memory of the first device all processes hold together, according to the usage region. */
 uint64_t stage_ledger_sum(void);
 
 /* Return figures of the simulated device, which are the oracle. */

@@ -20,7 +20,7 @@ static void start(void)
     stage_card_reset_peak();
 }
 
-/* The three ways to share, with a handle each that a child knows how to open. */
+/* The three ways to share memory, each with a handle that a child process can open. */
 static CUmemGenericAllocationHandle physical, opened_physical;
 static CUdeviceptr linear, opened_linear;
 static CUipcMemHandle ipc;

@@ -229,7 +229,7 @@ TEST(a_container_sees_its_own_use_in_parts_of_its_slice)
     CHECK_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
     CHECK_SHARE(share_of(plain, "busy_2ms", 5000), 23, 27);
     CHECK_EQ(nvmlDeviceGetUtilizationRates(device, &seen), NVML_SUCCESS);
-    CHECK(seen.gpu > 50); /* of the device it would be 25 */
+    CHECK(seen.gpu > 50); /* as a share of the whole device, it would be 25 */
 }
 
 static void slow_nvml(struct state *s, void *argument)

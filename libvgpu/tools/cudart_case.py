@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def launch(runtime: Any) -> int:
-    """Return the first error of loading and launching an empty kernel."""
+    """Load and launch an empty kernel; return the first error, or 0."""
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     nothing = ctypes.c_void_p()
     answer: int = runtime.cudaLibraryLoadData(

@@ -79,7 +79,7 @@ class Memory:
         """Return the results under one limit.
 
         Raises:
-            CaseError: It could not be done, or not in time.
+            CaseError: A step failed or timed out.
         """
         wrong: list[str] = []
         limits: list[str] = []

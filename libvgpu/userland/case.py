@@ -1,10 +1,10 @@
-"""The work of each CUDA program under the library; tools/userland.py runs it.
+"""Runs one CUDA program under the library and prints what it saw; started by tools/userland.py.
 
-    case.py NAME     prints one JSON object: what the program saw
+    case.py NAME     prints a single JSON object
 
-The slice is 1 GiB of the first of two cards and half of its compute; a neighbour that the library
-knows nothing of holds 4 GiB of the same card. Modules are imported by name: none of them is among
-what the project itself needs.
+The slice is 1 GiB of the first of two cards and half of its compute. A neighbour that the library
+does not know about holds 4 GiB of the same card. Modules are imported by name, because the project
+itself depends on none of them.
 """
 
 from __future__ import annotations

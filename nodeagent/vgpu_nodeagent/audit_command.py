@@ -1,7 +1,7 @@
 """`vgpu-nodeagent audit` and `vgpu-nodeagent usage`, which run in an agent's container.
 
-`kubectl vgpu audit` and `kubectl vgpu top` call them by `kubectl exec`; both ask the agent's
-socket.
+`kubectl vgpu audit` and `kubectl vgpu top` run them through `kubectl exec`. Both query the agent
+over its socket.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _duration(text: str) -> timedelta:
 
 
 def _warn(notice: Notice) -> None:
-    """Print a notice to standard error, because logging is not set up yet."""
+    """Print a notice to standard error. At startup, logging is not set up yet."""
     print(f"configuration: {notice}", file=sys.stderr)
 
 

@@ -626,7 +626,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """Return a container's request; no MiB means all memory of the device."""
+    """A container's request; `mib` is None if it asks for all of the device's memory."""
 
     devices: int
     mib: int | None

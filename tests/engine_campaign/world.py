@@ -303,7 +303,7 @@ class World:
             self.server.put(PODS, pod)
 
     def restore(self) -> None:
-        """Restore etcd's backup; all machines boot again, and all clients list again."""
+        """Restore etcd from its backup. All machines reboot, and all clients list again."""
         self._restored_at = self.now
         self.machines.stop()
         self.server.restore()

@@ -1,7 +1,7 @@
-"""Refusals by CEL have the form of the webhook's: `path: kind: detail`.
+"""Rejections by CEL have the same form as the webhook's: `path: kind: detail`.
 
-For a rule of a CRD the API server itself prints the path (`fieldPath`, else the rule's place) and
-the kind (`reason`); for a policy it prints only the message.
+For a CRD's rule, the API server itself prints the path (`fieldPath`, or the location of the rule)
+and the kind (`reason`). For a policy, it prints only the message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The headers of libvgpu include each other without a circle."""
+"""There are no include cycles among libvgpu's headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def included(folder: Path) -> dict[str, set[str]]:
 
 
 def circle(graph: Mapping[str, Set[str]]) -> list[str]:
-    """Return the headers of one circle, the first repeated at the end, or an empty list."""
+    """Return the headers of one cycle, the first repeated at the end, or an empty list."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -36,7 +36,7 @@ class ModelApi:
         self.cut = ""  # happens to the open stream before its next event
         self.changed = asyncio.Event()
         self.uids = 0
-        self.lag = 0  # the largest number of versions by which the server's cache is behind
+        self.lag = 0  # how many versions the server's cache may lag behind
         self.quorum_reads = 0
         self.backup: tuple[int, dict[str, dict[str, Any]]] = (self.version, {})
         self.restores = 0

@@ -117,17 +117,17 @@ def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str, host_bytes: 
 
 
 def vouch(path: Path, until_ns: Mapping[str, int]) -> None:
-    """Write until when a container is alone on each device; 0 where that is not known.
+    """Write the time until which the container is known to be alone on each device, or 0.
 
-    The words are outside of the sequence lock: each is read alone, and a change of the page would
-    make every thread of the container read all of it again, once a second.
+    These words are not covered by the sequence lock: each is read on its own. Changing the sequence
+    once a second would make every thread of the container reread the whole page.
 
     Args:
         path: The page.
-        until_ns: The moment of CLOCK_MONOTONIC by UUID.
+        until_ns: The CLOCK_MONOTONIC time, by device UUID; 0 is written for devices without one.
 
     Raises:
-        PageDamaged: It is missing, truncated, or not a page.
+        PageDamaged: The file is missing, truncated, or not a page.
     """
     with _opened(path, os.O_RDWR) as descriptor:
         devices = _content(path, os.pread(descriptor, abi.PAGE_BYTES, 0)).devices

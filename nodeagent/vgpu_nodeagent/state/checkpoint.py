@@ -66,7 +66,10 @@ class Checkpoint:
         self.state = state
 
     def own_places(self) -> frozenset[InstancePlace]:
-        """Return where MIG instances of claims may lie; see `discovery.inventory.OwnInstances`."""
+        """Return the places of the MIG instances that the agent made for claims, or is about to.
+
+        See `discovery.inventory.OwnInstances`.
+        """
         return claim_instances.places(self.state.claim_instances)
 
     def set_aside(self, stamp: str) -> Path:

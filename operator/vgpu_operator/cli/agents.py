@@ -1,4 +1,4 @@
-"""Queries the node agents by `kubectl exec` into their pods.
+"""Queries the node agents through `kubectl exec` into their pods.
 
 The agents open no port for this, so RBAC on `pods/exec` decides who may query them.
 """

@@ -1,7 +1,7 @@
-"""Reads a HAMi that is installed in the cluster: its objects, arguments and configuration.
+"""Reads the HAMi installation in the cluster: its objects, arguments and configuration.
 
-HAMi's chart labels its objects with their component, whatever the release is called; its webhook
-configuration has no label, and is known by the name of its webhook.
+HAMi's chart labels its objects with their component, whatever the release is called. Its webhook
+configuration has no such label, so it is recognized by the name of its webhook.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`kubectl vgpu resize POD|CLAIM`: change the memory or the compute of a slice while it is in use.
 
-The spec of the claim is changed, and then the condition `Resized` says what became of it. The patch
-tests the name of the request, so that it never changes another container's.
+The command patches the claim's spec, then reports the outcome from the condition `Resized`. The
+patch tests the request's name first, so it never changes another container's request.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@
                | ["!"] amount "." ("isGreaterThan" | "isLessThan") "(" amount ")"
                | amount "." "compareTo" "(" amount ")" sign integer | amount ("==" | "!=") amount
     attribute  = device.driver | device.attributes[DOMAIN].NAME
-    amount     = device.capacity[DOMAIN].memory | quantity(text); one of each is compared
+    amount     = device.capacity[DOMAIN].memory | quantity(text); a comparison has one of each
 
-An expression that means something else is refused: a device that it does not want must never be
-chosen, and one that it wants should not be passed over without a word. Source: Kubernetes'
-dynamic-resource-allocation/cel, and apiserver/pkg/cel/library/quantity.go.
+Any other expression is refused: a device that it excludes must never be chosen, and one that it
+matches should not be skipped silently. Source: Kubernetes' dynamic-resource-allocation/cel, and
+apiserver/pkg/cel/library/quantity.go.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ class _Reader:
 
 
 def _orders(sign: str, number: int) -> set[int]:
-    """Return the results of a comparison of which `result sign number` is true."""
+    """Return the comparison results for which `result sign number` is true."""
     return {order for order in _ORDERS if _COMPARISONS[sign](order, number)}
 
 

@@ -540,7 +540,7 @@ def _is_immediate(document: Document) -> bool:
 
 
 def name_of(document: Document) -> str:
-    """Return the name of a document; empty if it has none that is valid."""
+    """Return a document's name, or an empty string if it has no valid one."""
     return _text_of(document, "name")
 
 

@@ -60,7 +60,11 @@ class Priorities:
         return pod.model_copy(update={"spec": resolved})
 
     def _class_of(self, name: str) -> PriorityClass | None:
-        """Return the class of a pod that names it, or the default; None if there is no default."""
+        """Return the named class, or the default if the name is empty; None if there is no default.
+
+        Raises:
+            PriorityUnknown: The class does not exist, or the classes could not be read.
+        """
         if name in self._by_name:
             return self._by_name[name]
         if self._unread:

@@ -241,7 +241,10 @@ class Ledger:
     # Views.
 
     def budget(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
-        """Return the amounts that quotas leave for a pod of the namespace; None: no pod."""
+        """Return the amounts that the namespace's quotas leave for a pod with these scopes.
+
+        Without `scopes`, for a claim without a pod.
+        """
         return self._quotas.left(namespace, scopes)
 
     def budget_of(self, key: tuple[str, str]) -> Budget:

@@ -32,7 +32,8 @@ LARGEST_ANSWER = 64 << 20
 _LARGEST_ERROR = 200
 _DEVICE = "device_uuid"
 _PART = "namespace, claim, pod, container, device_uuid"
-# During an update two agents report a device, so the largest value of each is taken first.
+# During an update, two agents may report the same device, so the maximum of each series is taken
+# before anything is summed.
 _BY = {DEVICE_MEMORY: _DEVICE, DEVICE_CORES: _DEVICE, CLAIM_MEMORY: _PART, CLAIM_CORES: _PART}
 _PEAKS_S = 120.0
 """The peaks of an hour are read less often than the rest: they cost more, and change slowly."""

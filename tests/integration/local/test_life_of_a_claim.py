@@ -61,7 +61,10 @@ def names(cluster: LocalCluster) -> set[str]:
 def test_a_pod_made_anew_under_its_name_gets_a_claim_of_its_own_after_the_first_let_go(
     cluster: LocalCluster,
 ) -> None:
-    """A StatefulSet does this: it reuses the name at once, and only one device is available."""
+    """As with a StatefulSet, the name is reused at once.
+
+    Only one device is available, so each pod has to wait until its predecessor's claim lets go.
+    """
     seen = []
     for _ in range(3):
         create(cluster, a_pod("db-0", a_container(limits=WHOLE)))

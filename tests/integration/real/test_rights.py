@@ -98,7 +98,10 @@ def used(events: Sequence[Object]) -> set[Right]:
 
 
 def _acting(right: Right) -> set[Right]:
-    """Return the right of an agent to act as its node; the node's own rights are not ours."""
+    """Return an agent's rights to act as its node: to impersonate it, and to use the verb as it.
+
+    The node's own rights are not granted by our manifests.
+    """
     as_node = Right(right.account, "impersonate:associated-node", "authentication.k8s.io", "nodes")
     return {as_node, replace(right, verb=f"impersonate-on:associated-node:{right.verb}")}
 

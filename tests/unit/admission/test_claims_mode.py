@@ -1,4 +1,4 @@
-"""Claims mode at admission: the pod names a ResourceClaim, and keeps nothing that nodes count."""
+"""Claims mode at admission: pods get a ResourceClaim and keep no resources that nodes count."""
 
 from __future__ import annotations
 

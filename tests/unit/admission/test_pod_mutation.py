@@ -395,7 +395,7 @@ HAMIS = {"nvidia.com/gpumem": 8000, "nvidia.com/gpucores": 30}
 def test_a_container_with_a_count_of_0_runs_without_a_device_as_under_hami(
     count: str, amounts: dict[str, Any], mode: str
 ) -> None:
-    """kube-scheduler skips a request of 0, and finds no node that counts the other amounts."""
+    """kube-scheduler ignores a request of 0, but finds no node that offers the other amounts."""
     config = ClusterConfig(scheduling=SchedulingConfig(mode=mode))
     limits = {count: 0, **amounts, "cpu": "1"}
     container = {"name": "main", "resources": {"limits": limits, "requests": dict(limits)}}

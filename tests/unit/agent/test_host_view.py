@@ -149,7 +149,7 @@ def test_a_forged_ledger_prices_no_context_beyond_what_one_can_take(node: Node) 
     for _ in range(3):
         node.look({GPU_0: {1007: 30_000 * MIB}})
     assert node.context_bytes() == 0
-    node.charge("slot-1", used=0, overhead=1 << 40)  # a negative amount is charged
+    node.charge("slot-1", used=0, overhead=1 << 40)  # leaves less than 0 bytes without contexts
     node.look({GPU_0: {1007: 30_000 * MIB}})
     assert node.seen() == 0
 

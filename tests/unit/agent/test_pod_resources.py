@@ -16,7 +16,7 @@ from vgpu_nodeagent.kubelet.pod_resources import ContainerSlots, PodResources
 
 
 class Lister(pr_grpc.PodResourcesListerServicer):
-    """A kubelet that answers on request, with a pod named by the number of the answer."""
+    """A kubelet that answers when the test lets it, with a pod named after the call's number."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -272,7 +272,7 @@ def test_a_request_that_cannot_be_read_names_its_field(body: Any, field: str) ->
 
 @pytest.mark.parametrize("are_listed", [True, False])
 async def test_nobody_is_added_before_the_budgets_are_known(*, are_listed: bool) -> None:
-    """kube-scheduler deletes the victims of the answer regardless of budgets."""
+    """kube-scheduler deletes the victims in our answer without checking budgets."""
     config = ClusterConfig.model_validate({"scheduling": {"preemption": {"enabled": True}}})
     replica = Replica(config=config)
     if are_listed:

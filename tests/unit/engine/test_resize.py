@@ -51,7 +51,7 @@ def observed(replica: Replica, raw: dict[str, Any]) -> None:
 
 
 def report(replica: Replica, pod: Pod, type_: str, status: str) -> None:
-    """Apply a condition like the agent, about the claim's present version."""
+    """Set a condition as the agent would, for the claim's current generation."""
     raw = raw_of(replica, pod)
     kept = [c for c in raw["status"]["conditions"] if c["type"] != type_]
     generation = raw["metadata"].get("generation", 1)

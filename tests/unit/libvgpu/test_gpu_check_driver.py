@@ -18,7 +18,10 @@ SLOW = ("turns of two processes, 20 us", "event pairs around 5 us", "event pairs
 
 
 def facts(check: Check, *wanted: str, but: tuple[str, ...] = SLOW) -> dict[str, dict[str, Any]]:
-    """Measure the cases whose names contain one of these words; without words, every case."""
+    """Measure the cases whose names contain one of these words, or all cases without words.
+
+    Those in `but` are left out.
+    """
     driver, case = check.module("gpu_driver"), check.module("gpu_case")
     found = {}
     for name, body, seconds in driver.Facts(check.tools()).bodies():

@@ -1,4 +1,4 @@
-"""Nodes that a pod may use by its selector, its affinity and the nodes' taints."""
+"""Nodes that a pod may use, given its node selector, its affinity and the nodes' taints."""
 
 from __future__ import annotations
 

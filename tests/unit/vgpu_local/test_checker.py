@@ -204,7 +204,7 @@ def test_a_claim_freed_under_its_pod_is_found(end: WriteEvent) -> None:
 
 
 def by_resource_claim(version: int, **fields: Any) -> WriteEvent:
-    """Return a write of the pod of `granted`, which names a ResourceClaim."""
+    """Return a write of the pod that `granted` is reserved for; it names a ResourceClaim."""
     raw = orjson.loads(pod_was(version, **fields).raw)
     raw["spec"]["resourceClaims"] = [{"name": "vgpu", "resourceClaimName": "vgpu-0"}]
     return WriteEvent("MODIFIED", "pods", version, orjson.dumps(raw))

@@ -39,8 +39,8 @@ class Cluster:
     Args:
         services: The addresses behind webhooks' service references; see `Admission`.
         clock: Returns the seconds since the epoch.
-        remembered: The number of changes per kind that a watch may start from.
-        history_kept: The number of last writes that are kept for checkers; None for all.
+        remembered: How many changes per kind are kept for watches; starting before them gets a 410.
+        history_kept: How many of the latest writes are kept for checkers; None for all.
         event_ttl_s: The time that an event stays after its last write.
         bookmark_every: The seconds between bookmarks.
     """

@@ -38,11 +38,11 @@ class ApiServer(Started):
         tls: False for plain HTTP.
         authority: The authority that signs the server's certificate; None for a new one.
         services: The URLs behind webhooks' service references, by `NAMESPACE/NAME`.
-        seed: The seed that decides which requests a fault with a share affects.
+        seed: Decides which of the matching requests a fault with a `share` below 1 affects.
         clock: Returns the seconds since the epoch, for timestamps and ages.
-        remembered: The number of changes per kind that a watch may start from; older ones get 410.
-        history_kept: The number of last writes in `history`; None for all.
-        event_ttl_s: The time that an event stays after its last write, as with `--event-ttl`.
+        remembered: How many changes per kind are kept for watches; starting before them gets a 410.
+        history_kept: How many of the latest writes `history` keeps; None for all.
+        event_ttl_s: How long an event is kept after its last write, as with `--event-ttl`.
         bookmark_every: The seconds between bookmarks.
     """
 

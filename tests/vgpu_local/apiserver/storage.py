@@ -87,8 +87,8 @@ class Store:
     """Stores everything that the cluster remembers.
 
     Args:
-        remembered: The number of changes per kind that are kept for watches from an older version.
-        history_kept: The number of last writes in `history`; None for all.
+        remembered: How many changes per kind are kept for watches that start from an older version.
+        history_kept: How many of the latest writes `history` keeps; None for all.
         revision: The start of the global counter.
     """
 

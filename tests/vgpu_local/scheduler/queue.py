@@ -1,6 +1,6 @@
-"""The queue of pods that wait for a node, with the times of their retries. Pure.
+"""The queue of pods that wait for a node, and when each is retried.
 
-The time is an argument.
+It reads no clock: callers pass in the time.
 """
 
 from __future__ import annotations

@@ -95,9 +95,12 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
 
 
 def _is_due(name: str, status: dict[str, Any], shown: dict[str, Any], state: State) -> bool:
-    """Return True if the status has not changed since the last look, or has differed long enough.
+    """Return True if the device's status should be written now.
 
-    A burst of pods fills a device within moments, and a single write reports them all.
+    It is due once it has stopped changing and the last write is `SHOWN_WITHIN_S` old, or, even
+    while it is still changing, once it has differed from what is shown for almost that long. It is
+    never due while a write is in flight. A burst of pods fills a device within moments, and a
+    single write then reports them all.
     """
     written = state.device_writes.get(name)
     before = state.device_views.get(name)

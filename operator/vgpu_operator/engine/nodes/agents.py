@@ -1,10 +1,11 @@
 """Finds silent agents, and marks their devices `Ready=Unknown` so that they take no new claims.
 
-An agent lives while its kubelet finds its pod ready: the readiness probe fails if the agent's event
-loop is stuck. While nobody hears the kubelet, Kubernetes marks the node, so an agent writes nothing
-to say that it lives. The time of silence is measured by this replica's own clock. If most agents
-are silent at once, the fault is with the API server or the network, and nothing is marked.
-(Kubernetes' node lifecycle controller stops evictions at the same share of a zone.)
+An agent counts as alive while the kubelet reports its pod as ready: the readiness probe fails if
+the agent's event loop is stuck. If the kubelet itself goes silent, Kubernetes marks the node, so
+agents need no heartbeat of their own. How long an agent has been silent is measured by this
+replica's own clock. If most agents are silent at once, the fault is with the API server or the
+network, and nothing is marked. (Kubernetes' node lifecycle controller stops evictions at the same
+share of a zone.)
 
 An agent that comes back overwrites the mark with its own conditions.
 """

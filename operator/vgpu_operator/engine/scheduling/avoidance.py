@@ -46,15 +46,15 @@ def turn_away(
     first_s: float = AVOID_S,
     at_most_s: float = AVOID_AT_MOST_S,
 ) -> None:
-    """Make the pods of a controller avoid a node, unless they do already.
+    """Make the pods of a controller avoid a node, unless they already do.
 
     Args:
         state: The engine's state.
         controller: The controller's UID, or that of a single pod.
         node: The node's name.
         rejection: The kubelet's message; empty if kube-scheduler found no room there.
-        first_s: The seconds for the first time; it doubles each time.
-        at_most_s: The most seconds.
+        first_s: How long to avoid the node the first time, in seconds; doubled each further time.
+        at_most_s: The longest time to avoid the node, in seconds.
     """
     known = state.avoidance.of.setdefault(controller, {})
     before = known.get(node)
