@@ -49,7 +49,7 @@ class Result:
         kills: How often the agent was killed.
         started: Pods that ran.
         ended: Pods that ran and were deleted.
-        refused: Pods that the kubelet did not admit, for want of a plugin.
+        refused: Pods that the kubelet did not admit, because no plugin ran.
         strikes: What happened with the kills, and how often.
         gave_up: How often the agent ended by itself, and was started again.
         wrong: Findings, and counts that differ.

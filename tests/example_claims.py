@@ -22,7 +22,7 @@ _UUID = "00000000-0000-0000-0000-000000000001"
 
 
 def example_claims() -> Iterator[VGPUClaim]:
-    """Return every claim in the examples, and the claim that the operator creates for each pod."""
+    """Yield every claim in the examples, and the claim that the operator creates for each pod."""
     for path in sorted(EXAMPLES.rglob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             if document["kind"] == "VGPUClaim":

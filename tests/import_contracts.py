@@ -61,7 +61,7 @@ class AllowList(Contract):
 
 
 def _clocks(module: str) -> Iterator[str]:
-    """Return the calls of a module that read the time of day, which no import reveals."""
+    """Yield the calls of a module that read the time of day, which no import reveals."""
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         return

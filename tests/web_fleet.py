@@ -79,7 +79,7 @@ def uuid_of(node: int, index: int) -> str:
 
 
 def a_fleet(nodes: int, claims: int) -> Iterator[Event]:
-    """Return a whole fleet, as informers report it."""
+    """Yield a whole fleet, as informers report it."""
     for node in range(nodes):
         name = name_of(node)
         yield events.NodeObserved(

@@ -1,4 +1,4 @@
-"""The agents' pods, by which the operator sees that agents live and tells them of their devices.
+"""The agents' pods, which tell the operator that agents are alive, and agents of device changes.
 
 An agent watches the pods of its node, so it sees its own pod. The operator writes the mark of the
 node's GPUDevices to the annotation `vgpu.dev/poke` of that pod. The agent computes the same mark

@@ -96,7 +96,7 @@ class Http(Protocol):
     """Sends requests.
 
     Attributes:
-        unsent: Errors after which the server has nothing of the request.
+        unsent: Errors after which the server has not received any of the request.
         failures: All errors of an exchange.
     """
 
@@ -108,7 +108,7 @@ class Http(Protocol):
 
 
 def keep_alive(made: socket.socket) -> None:
-    """Notice a peer that is gone without a word."""
+    """Notice a peer that has silently gone away."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
         if hasattr(socket, name):

@@ -78,7 +78,7 @@ class NoLimit:
 
 
 class Transport:
-    """Sends requests, and says what became of them; owned by `Api`.
+    """Sends requests, and reports their outcomes; owned by `Api`.
 
     Args:
         http: Makes the exchanges.

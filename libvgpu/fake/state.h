@@ -92,7 +92,7 @@ struct state {
     uint32_t process_high;
     uint64_t dead_uses; /* calls with a handle that had ended (cuda_handle.h) */
     uint64_t host_peak; /* most page-locked memory ever held at once by live processes */
-    uint32_t event_count; /* since the start; also a futex. Event n lies at n % STATE_MAX_EVENTS */
+    uint32_t event_count; /* since the start; also a futex. event n is at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];
     struct state_card cards[MACHINE_MAX_CARDS];
     uint32_t instance_generation; /* incremented by every change of an instance */

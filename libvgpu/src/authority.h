@@ -13,7 +13,7 @@
  */
 uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* Return the same as a budget: on an oversubscribed device, less than the limit may lie in the device's own memory. */
+/* Return the same as a budget: on an oversubscribed device, less than the limit may be in the device's own memory. */
 struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal);
 
 /* Return the cost of a context on a device according to the page, or 0 if the page does not say. */

@@ -1,4 +1,4 @@
-/* bucket.h - the GPU time budget of a container on one device. It lies in the usage region, and all processes share it.
+/* bucket.h - the GPU time budget of a container on one device. It is kept in the usage region, and all processes share it.
  *
  * The budget is a point in time: everything taken so far is paid for until then. Taking `ns` of the device moves the
  * point forward by ns / share, and a thread that finds it in the future waits for it. One word and one compare-and-swap

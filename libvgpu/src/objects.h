@@ -1,7 +1,7 @@
 /* objects.h - what this process holds: for each allocation, who was charged and how much.
  *
  * There are 64 open-addressing tables with a lock each, so threads seldom meet and a look-up does not depend on how
- * many objects exist. A table of zeros is empty, because it lies in the arena that a fork wipes.
+ * many objects exist. A table of zeros is empty, because it is in the arena that a fork wipes.
  *
  * Linear, pooled and managed memory share one entry for each address. The driver uses an address for one allocation at
  * a time, so the last one remembered is the one that is there; whatever was there before is gone.

@@ -20,7 +20,7 @@ int vgpu_uuid_same(const char *a, const char *b);
 /* The limits of one device; all zero for a device or page without a grant. */
 struct vgpu_limits {
     uint64_t limit;
-    uint64_t physical; /* how much of it may lie in the device's own memory; 0: all */
+    uint64_t physical; /* how much of it may be in the device's own memory; 0: all */
     uint64_t context;  /* known cost of a context; 0: not known */
     uint32_t cores, policy, ceiling; /* as on the page */
     uint64_t alone_until_ns; /* as on the page; never cached */

@@ -39,7 +39,7 @@ static int is_catching_up(struct vgpu_throttle_device *device, struct vgpu_insta
     return freed.ns && vgpu_between(freed, now) < BACKLOG_NS;
 }
 
-/* Compare with NVML. Called without the lock, because NVML may take seconds to answer; a slow NVML is asked less often. */
+/* Compare with NVML. Called without the lock, because NVML may take seconds to answer; a slow NVML is queried less often. */
 static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, int ordinal, uint32_t percent,
                     struct vgpu_instant now, vgpu_duration since_ns)
 {

@@ -1,5 +1,5 @@
 /* test_storm.c - many processes and threads take and free memory of every kind at random while some are killed. The simulated
- * device, which knows nothing of the ledger, must never see more than the limit, and nothing may be left over. */
+ * device, which does not know the ledger, must never see more than the limit, and nothing may be left over. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -80,7 +80,7 @@ class OperatorConfig:
     Attributes:
         cluster: The cluster's configuration, and its mounted file.
         identity: The name in the Lease; unique to this process, so it changes at a restart.
-        service: The Service through which kube-scheduler reaches the extender; None: there is none.
+        service: The Service through which kube-scheduler reaches the extender, or None.
         advertise: The address of this replica for that Service.
         issuing: The settings of issued certificates; None: they come from files, or there are none.
         evicts: True if pods whose claims violate their limits are evicted.
@@ -153,7 +153,7 @@ class WebConfig:
         tls: The certificate files; None: the process signs a certificate itself.
         prometheus_ca: The file of the authorities that Prometheus's certificate may come from;
             None: those of the system.
-        prometheus_token: The file of the bearer token for Prometheus; None: there is none.
+        prometheus_token: The file of the bearer token for Prometheus, or None.
     """
 
     cluster: ConfigFile

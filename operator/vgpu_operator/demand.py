@@ -130,7 +130,7 @@ class RequestDemand:
 
     @property
     def least_mib(self) -> int:
-        """Return the least MiB needed on a device; a percentage that rounds to 0 is refused."""
+        """Return the minimum MiB needed on a device; a percentage that rounds to 0 is refused."""
         return 0 if self.memory_mib == 0 else 1
 
     def memory_on(self, total_mib: int) -> int:

@@ -1,7 +1,7 @@
 """kube-scheduler's cycle of a pod group: Filters of all pods, once or several times, then Binds.
 
 It begins once the PodGroup and enough of its pods are there. The extender is asked about one pod
-after another, and hears nothing when all of them are taken back. If enough have found a node, their
+after another, and is not told when all of them are taken back. If enough have found a node, their
 Binds come at the same time; what goes wrong after that with one pod is not told to the others.
 """
 

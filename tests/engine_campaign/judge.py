@@ -2,7 +2,7 @@
 
 It counts with `oracle`, which was written from Kubernetes' documentation, and imports nothing from
 the product but the types of its API. It knows the truth at each moment: the objects of the API
-server, and the containers that run with which pages. It knows nothing of the operator.
+server, and the containers that run with which pages. It knows nothing about the operator.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ class Server(MemoryApi):
             self.put(POD_DISRUPTION_BUDGETS, budget)
 
     def back_up(self) -> None:
-        """Remember the present state."""
+        """Remember the current state."""
         self._backup = {p: copied(o) for p, o in self.objects.items() if p[1] != AGENT_NAMESPACE}
 
     @property
@@ -540,7 +540,7 @@ class Line:
         return None
 
     async def _while_alive(self) -> None:
-        """Return if the replica lives; the tasks of a dead one hang here."""
+        """Return if the replica is alive; the tasks of a dead one hang here."""
         if self.is_dead:
             await self.server.never.wait()
 

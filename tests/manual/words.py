@@ -127,7 +127,7 @@ def event_reasons() -> Words:
 
 
 def condition_reasons() -> Words:
-    """Reasons of conditions, beside those of `reasons`, `refusals` and `event_reasons`.
+    """Reasons of conditions, besides those of `reasons`, `refusals` and `event_reasons`.
 
     Taken from the syntax: CamelCase strings in the rooms that report, but for what is compared
     with, names of condition types, aliases of fields, exported names, keys, metrics, findings and

@@ -1,4 +1,4 @@
-"""No modules of libvgpu include each other's headers in a circle, so each can be read alone."""
+"""No modules of libvgpu include each other's headers in a cycle, so each can be read alone."""
 
 from __future__ import annotations
 

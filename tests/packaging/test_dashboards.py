@@ -58,7 +58,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def queries(dashboard: Dashboard) -> Iterator[str]:
-    """Return every query, with values in place of Grafana's variables."""
+    """Yield every query, with values in place of Grafana's variables."""
     for panels in dashboard.rows.values():
         for panel in panels:
             for query in panel.drawn.values():
@@ -67,7 +67,7 @@ def queries(dashboard: Dashboard) -> Iterator[str]:
 
 
 def samples(name: str, series: Series) -> Iterator[dict[str, str]]:
-    """Return the samples of a metric as two scrapes of a program would show them."""
+    """Yield the samples of a metric as two scrapes of a program would show them."""
     labels = {label: LABELS.get(label, label[:1]) for label in series.labels}
     values = f"0+1x{MINUTES}" if series.kind in ("counter", "histogram") else f"1x{MINUTES}"
     if series.kind == "histogram":

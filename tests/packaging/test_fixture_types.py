@@ -27,7 +27,7 @@ def is_fixture(function: Function) -> bool:
 
 
 def untyped(tree: ast.Module, fixtures: frozenset[str]) -> Iterator[str]:
-    """Return `function: name` of each use of a fixture that has no type or the type `Any`."""
+    """Yield `function: name` of each use of a fixture that has no type or the type `Any`."""
     for function in functions(tree):
         asked = function.name.startswith("test_") or is_fixture(function)
         if is_fixture(function) and _is_open(function.returns):

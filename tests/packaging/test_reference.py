@@ -133,7 +133,7 @@ def test_a_page_without_the_section_is_named(tmp_path: Path) -> None:
 
 
 def without_help(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Return the arguments without a help text of a program and its commands."""
+    """Yield the arguments of a program and its commands that have no help text."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command, below in action.choices.items():

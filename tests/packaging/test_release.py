@@ -123,7 +123,7 @@ def test_each_folder_of_the_kubelet_is_a_value_and_the_agent_has_it_where_it_alw
 
 
 def folders(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Return the path of every object among the values that has the chart's own keys."""
+    """Yield the path of every object among the values that has the chart's own keys."""
     if not above or above[-1] not in ("requests", "limits", "nodeSelector"):
         yield above
     for key, value in values.items():

@@ -164,7 +164,7 @@ def _plugin(folder: Path, version: str, wheel: Path) -> list[tuple[Platform, Pat
 def _archive(
     path: Path, folder: str, files: Mapping[str, bytes], *, programs: Sequence[str] = ()
 ) -> None:
-    """Return a gzipped tar whose bytes depend on the files alone."""
+    """Write a gzipped tar whose bytes depend on the files alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

@@ -1,4 +1,4 @@
-"""Reads verb, resource and name of an API request from its method and URL. Pure."""
+"""Reads verb, resource and name of an API request from its method and URL."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _LONGEST = {"type": 64, "reason": 128, "message": 4096}
 
 
 def _readable(value: object) -> object:
-    """Return conditions of which every one can be read.
+    """Make every condition readable: cut long texts, and read a missing status as Unknown.
 
     kube-scheduler patches what it has changed of the condition PodScheduled, by the pod's name. If
     the pod was made anew under its name meanwhile, this leaves a condition without a status.

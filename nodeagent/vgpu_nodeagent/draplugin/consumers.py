@@ -108,7 +108,7 @@ def _requests(pod: Pod, ref: ClaimRef) -> Mapping[str, str]:
 
 
 def _uses(pod: Pod) -> Iterator[tuple[str, _ClaimUse]]:
-    """Return every use of an entry of the pod's `resourceClaims`."""
+    """Yield every use of an entry of the pod's `resourceClaims`."""
     sections: tuple[tuple[str, Sequence[Container]], ...] = (
         ("initContainers", pod.spec.init_containers),
         ("containers", pod.spec.containers),

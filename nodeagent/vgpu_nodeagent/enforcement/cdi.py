@@ -2,7 +2,7 @@
 
 Each allocation has one file with a device name that is never reused. So a runtime with a stale
 cache finds nothing, and the kubelet retries, but it never finds another pod's grant. The temporary
-file lies in the same folder and does not end in `.json`, because the CDI library of containerd 2.2
+file is in the same folder and does not end in `.json`, because the CDI library of containerd 2.2
 never notices a file renamed in from elsewhere. Vendor and class have more than one letter, because
 a single letter in any spec file crashes that runtime.
 """

@@ -249,7 +249,7 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 def _inside(root: Path, path: PurePosixPath) -> Path | None:
     """Resolve links as a process with that root would; None if there is no such file.
 
-    `Path.resolve` follows an absolute link into our own root, where another driver may lie.
+    `Path.resolve` follows an absolute link into our own root, where there may be another driver.
 
     Args:
         root: The root, in this process's file system.

@@ -121,7 +121,7 @@ class MemoryExcess:
             self._above.popleft()
 
     def peak(self) -> int:
-        """Return the most bytes that were seen in the last minute."""
+        """Return the largest number of bytes that was seen in the last minute."""
         return max((held for _, held in self._held), default=0)
 
     def _peaked(self, peaks: Mapping[int, int], limit: int, now: float) -> bool:
@@ -160,7 +160,7 @@ class ComputeExcess:
             percent: The percentage of the device's compute used since the last look.
             share: The percentage that it may use; a new share resets the account.
             now: The time of the reading.
-            counts: True if the share is enforced; policy Default enforces it only beside others.
+            counts: True if the share is enforced; policy Default does so only beside others.
         """
         if share != self._share:
             self._share, self._last = share, None

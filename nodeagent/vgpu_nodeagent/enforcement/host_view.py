@@ -154,7 +154,7 @@ class HostView:
 def _alone_on(
     name: str, processes: ByDevice, computing: ByDevice, homes: Mapping[int, Home]
 ) -> Iterator[str]:
-    """Return the devices that only processes of this slot allocation use."""
+    """Yield the devices that only processes of this slot allocation use."""
     mine = {pid for pid, home in homes.items() if name in home.slot_allocations}
     for uuid, by_pid in processes.items():
         if mine.issuperset((*by_pid, *computing.get(uuid, ()))):
@@ -196,7 +196,7 @@ def _read_uuids(descriptor: int) -> list[str]:
 
 
 def _overheads(slot: _Slot, shown: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Return what contexts and modules take by column, where that can be told."""
+    """Yield the memory of contexts and modules by column, where it can be determined."""
     for column, figure in enumerate(shown):
         memory = slot.used[column] - slot.overhead[column]
         if figure > memory >= 0:

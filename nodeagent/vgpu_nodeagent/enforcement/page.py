@@ -70,7 +70,7 @@ def create_page(path: Path, *, name: str) -> None:
 
     Raises:
         FileExistsError: The page exists already.
-        OSError: It cannot be written; nothing of it remains.
+        OSError: It cannot be written; none of it remains.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)

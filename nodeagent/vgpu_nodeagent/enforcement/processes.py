@@ -120,7 +120,7 @@ def index_of(paths: Iterable[Path]) -> FileIndex:
     """Return the existing files by the inode number that /proc/PID/maps shows.
 
     A container sees another path, and overlay file systems report another device, so inode and file
-    name identify a file; a chance match only delays a release. Usage regions lie in file systems of
+    name identify a file; a chance match only delays a release. Usage regions are in file systems of
     their own and all have the same inode number, so their device decides.
     """
     index: dict[str, list[MappedFile]] = {}

@@ -39,7 +39,7 @@ def create_region(path: Path, *, extend: Callable[[int, int], None] = os.ftrunca
 
     Raises:
         FileExistsError: The region exists already.
-        OSError: It cannot be written; nothing of it remains.
+        OSError: It cannot be written; none of it remains.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)

@@ -188,7 +188,7 @@ class Granting:
             raise Refused(
                 Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
             )
-        # PodResources is asked only after this await; it is slow and rate-limited.
+        # PodResources is queried only after this await; it is slow and rate-limited.
         pod = applicant.pod()
         if pod is not None:
             await self._node.claims.read_for(pod)

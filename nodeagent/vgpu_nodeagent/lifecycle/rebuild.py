@@ -88,7 +88,7 @@ def rebuild(
 def share_entries(
     claims: Iterable[VGPUClaim], pods: Iterable[Pod], pages: Mapping[str, PageContent | None]
 ) -> Iterator[KubeletEntry]:
-    """Return an entry for each share that was opened, as if the kubelet's checkpoint had it.
+    """Yield an entry for each share that was opened, as if the kubelet's checkpoint had it.
 
     Args:
         claims: The claims allocated on this node.

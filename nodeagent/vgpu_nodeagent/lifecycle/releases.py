@@ -1,4 +1,4 @@
-"""Releases allocations once nothing of them can be in use any more.
+"""Releases allocations once no part of them can be in use any more.
 
 A pod has ended when it is terminal or gone. Its containers are gone when PodResources no longer
 lists them, the kubelet has cleaned up after a pod that vanished, and no process maps the usage
@@ -199,7 +199,7 @@ class Releases:
             if remembered:
                 ended = [e for e in ended if e.resource_claim_uid not in remembered]
                 left = True
-            # PodResources is rate-limited, so it is asked once for all of them.
+            # PodResources is rate-limited, so it is queried once for all of them.
             listing, entries = await self._node.kubelet.read()
             for held in ended:
                 if self._endings().is_held(held, listing, entries) or await self._is_used(held):

@@ -192,7 +192,7 @@ class UsageCollector(Collector):
         self.usage = Usage()
 
     def collect(self) -> Iterator[Metric]:
-        """Return the series of the last reading."""
+        """Yield the series of the last reading."""
         usage, devices = self.usage, dict(self._known.devices)
         for row in OURS:
             yield _containers(row, _CONTAINER, usage.containers, self._our_labels)

@@ -8,7 +8,7 @@ the agent watches its pods and reads a claim
   there, too, because an administrator's change of one may be ahead of its mark;
 * some seconds after a pod that names it is bound here, unless one of its containers has started
   by then: it was allocated before that;
-* when the pod's annotation `vgpu.dev/poke` changes, by which the operator tells of a resize;
+* when the pod's annotation `vgpu.dev/poke` changes, which announces a resize by the operator;
 * while a pod waits for a grant, and from the end of a pod until its allocation is gone.
 
 All claims allocated here are listed when the agent starts, and again when the watch of pods had a

@@ -1,4 +1,4 @@
-"""The state machine of slots: which slot allocation belongs to which pod and claim. Pure.
+"""The state machine of slots: which slot allocation belongs to which pod and claim.
 
 The kubelet allocates interchangeable slot ids and never names the pod. Each answer to Allocate is
 a *slot allocation* with a name that is used once; the first PreStart binds it to a pod for good.
@@ -8,7 +8,8 @@ devices until it is closed, whatever the API server shows meanwhile.
 A ResourceClaim names its pod, and has *shares* instead: slot allocations without slots, which are
 bound from the beginning.
 
-States are values: every transition returns a new one, so a state can be on disk before it is used.
+States are values, without I/O: every transition returns a new one, so a state can be on disk
+before it is used.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _mirrored(shown: Shown, claims: Iterable[VGPUClaim]) -> Shown:
 def _of_shown(
     shown: Iterable[Shown], claims: Iterable[VGPUClaim], awaited: set[Key]
 ) -> Iterator[ClaimFinding]:
-    """Yield the findings of ResourceClaims, of which pods await some."""
+    """Yield the findings about ResourceClaims, some of which pods wait for."""
     by_key = {(each.metadata.namespace or "", each.metadata.name): each for each in claims}
     for each in shown:
         yield from _of(each, by_key, awaited)

@@ -1,4 +1,4 @@
-"""Derives the DaemonSet that cleans hosts from the agents' DaemonSet. Pure.
+"""Derives the DaemonSet that cleans hosts from the agents' DaemonSet. No I/O.
 
 It runs on the same nodes and with the same image as the agents. Its init container is retried until
 the host is clean, so a ready pod means a clean host.

@@ -103,7 +103,7 @@ def show(said: Explanation, printer: Printer, output: str) -> None:
 
 
 def _sentences(said: Explanation) -> Iterator[str]:
-    """Yield the sentences about the whole: the way out first, and then what was not looked at."""
+    """Yield the sentences about the whole: the way out first, then the checks that were skipped."""
     if said.way_out:
         yield said.way_out[0].upper() + said.way_out[1:]
     if said.group is not None:

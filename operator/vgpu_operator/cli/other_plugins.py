@@ -1,4 +1,4 @@
-"""Recognizes the device plugins of other programs by their DaemonSets. Pure."""
+"""Recognizes the device plugins of other programs by their DaemonSets. No I/O."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class PaperCluster(Cluster):
         self._groups = {**groups, **self._groups}
 
     def least_of(self, group: GroupKey) -> int | None:
-        """Return the least number of the group's pods that may run; None if nothing says it."""
+        """Return the group's minimum number of running pods; None if it is not set."""
         return self._engine.least_of(group)
 
     def running_of(self, group: GroupKey) -> int:
@@ -191,7 +191,7 @@ class PaperCluster(Cluster):
             yield events.ClaimObserved(claim.model_copy(update={"metadata": found}))
 
     def _used(self) -> Iterator[ClaimShares]:
-        """Yield what devices have in use beside the claims."""
+        """Yield what is in use on devices besides the claims."""
         for entry in self._state.nodes:
             for device in entry.devices:
                 slots, cores, memory, slices = used_of(device)

@@ -149,7 +149,7 @@ def _operations(index: int, request: VGPURequest, size: NewSize) -> Sequence[Map
 
 
 def _result(claim: VGPUClaim) -> Resized | None:
-    """Return the result for this version of the spec; None: there is none yet."""
+    """Return the result for this version of the spec, or None if there is none yet."""
     found = find(claim.status.conditions, conditions.RESIZED)
     if found is None or found.observed_generation != claim.metadata.generation:
         return None

@@ -253,7 +253,7 @@ class _Browsing(BaseHTTPRequestHandler):
         return connection.getresponse()
 
     def _pass_on(self, answer: HTTPResponse) -> None:
-        """Return the page's response, as it comes."""
+        """Send the page's response to the browser as it arrives."""
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in _OF_ONE_CONNECTION:

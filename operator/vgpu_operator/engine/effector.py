@@ -71,7 +71,7 @@ class Effector:
 
     Args:
         api: Reads claims and pods.
-        writer: Writes objects, in order per object, within what is left of the lease.
+        writer: Writes objects, in order per object, within the rest of the lease.
         recorder: Records events.
         clock: Provides the time for requeues, and waits between attempts.
         observe: Receives the outcomes of effects as events.

@@ -225,7 +225,7 @@ def ask_nodes(
 
 
 def _preemptor(state: State, pod: GPUPod | None, claim: VGPUClaim | None) -> GPUPod | None:
-    """Return the pod that preempts. A claim is asked for by its pod, by whose priority it does."""
+    """Return the pod whose priority preempts: the given one, or else the claim's, or None."""
     if pod is not None or claim is None or claim.spec.binding_mode == "Immediate":
         return pod
     return next(iter(state.cache.pods_of(key_of(claim))), None)

@@ -128,7 +128,7 @@ def _not_fitting(
     pods: Sequence[RecordedPod],
     configs: BothConfigs,
 ) -> Iterator[str]:
-    """Yield a sentence for each GPU whose pods use more than we would give away."""
+    """Yield a sentence for each GPU whose pods use more than we would allocate."""
     name, labels = node.metadata.name, node.metadata.labels
     hamis, ours = configs.hami.on_node(name, labels).nvidia, configs.ours.on_node(name, labels)
     used, users = used_by(pods)

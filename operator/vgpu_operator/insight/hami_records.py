@@ -33,9 +33,9 @@ class RegisteredGpu:
     Attributes:
         uuid: Its UUID.
         index: Its number on the node.
-        slots: The most containers that HAMi lets share it.
-        memory_mib: The memory that HAMi gives away, after its scaling.
-        cores: The compute that HAMi gives away, in percent, after its scaling.
+        slots: The largest number of containers that HAMi lets share it.
+        memory_mib: The memory that HAMi allocates, after its scaling.
+        cores: The compute that HAMi allocates, in percent, after its scaling.
         mode: `hami-core`, `mig` or `mps`.
     """
 

@@ -1,7 +1,8 @@
 """Answers where all pods and claims of a manifest would go, one after another.
 
-Objects of the manifest count beside those of the cluster: a pod may name a claim, a PodGroup or a
-PriorityClass that the manifest creates. The pods of a group are placed together or not at all.
+Objects of the manifest count in addition to those of the cluster: a pod may name a claim, a
+PodGroup or a PriorityClass that the manifest creates. The pods of a group are placed together or
+not at all.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class WholeCluster(Judge, Protocol):
         """Count these PodGroups as created."""
 
     def least_of(self, group: GroupKey) -> int | None:
-        """Return the least number of the group's pods that may run; None if nothing says it."""
+        """Return the group's minimum number of running pods; None if it is not set."""
 
     def running_of(self, group: GroupKey) -> int:
         """Return how many pods of the group run, or need no devices to."""
@@ -91,7 +92,7 @@ class Manifest:
 
     Args:
         nodes: The nodes of the cluster; a DaemonSet has a pod on each.
-        most: The most pods in one call of `add`.
+        most: The largest number of pods in one call of `add`.
 
     Attributes:
         claims: The claims, as they are written.
@@ -234,7 +235,7 @@ class Answered(Generic[T]):
         outcome: The decision; None if there was none.
         refused: Why it is refused, apart from the decision: an error, or its group.
         warnings: The warnings of admission.
-        preemption: The pods that would be evicted; None if it was not refused for want of room.
+        preemption: The pods that would be evicted; None if it was not refused for lack of room.
         group: Its group, if it has one.
         priority_unknown: Why its priority is not known; empty if it is.
     """

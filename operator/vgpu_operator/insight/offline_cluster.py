@@ -353,7 +353,7 @@ def _offers(device: DeviceState) -> list[Offer]:
 
 
 def used_of(device: DeviceState) -> tuple[int, int, int, int]:
-    """Return the slots, cores, MiB and slices that are in use beside the state's claims."""
+    """Return the slots, cores, MiB and slices that are in use besides the state's claims."""
     instances = _instances(device)
     # The used amounts may or may not include the instances, so take the larger number.
     return (

@@ -51,7 +51,7 @@ class DeviceFacts:
         model: Its published type, including the manufacturer, in lower case.
         mode: Shared, Exclusive or MIG.
         numa: Its NUMA node. If unknown, a negative number of its own.
-        slots: The most requests that it serves at once.
+        slots: The largest number of requests that it serves at once.
         cores: Allocatable compute in percent.
         memory_mib: Allocatable memory in MiB.
         healthy: False if it must not be allocated.
@@ -151,9 +151,9 @@ class Findings(Generic[State, Answer]):
     """A cache of results that depend only on a device's state, shared by many requests.
 
     Args:
-        questions: The most questions to keep; the oldest is evicted. (Evicting the least recently
-            used would take a write at each lookup.)
-        answers: The most answers to keep for a question; beyond that, all of them are dropped.
+        questions: The number of questions to keep; beyond that, the oldest is evicted. (Evicting
+            the least recently used would take a write at each lookup.)
+        answers: The number of answers to keep for a question; beyond that, all are dropped.
     """
 
     def __init__(self, *, questions: int = _QUESTIONS_KEPT, answers: int = _ANSWERS_KEPT) -> None:

@@ -243,7 +243,7 @@ class Fleet(Columns):
 
         Args:
             demand: The claim's requests.
-            count: The most nodes to return.
+            count: The largest number of nodes to return.
             within: The nodes from which to choose.
 
         Returns:

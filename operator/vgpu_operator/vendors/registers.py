@@ -44,7 +44,7 @@ class RegisteredDevice:
         type: The model as the plugin names it.
         memory_mib: Its total memory.
         cores: Its total compute, in the unit of requests.
-        slots: The most requests that it can serve at a time.
+        slots: The largest number of requests that it can serve at a time.
         numa: Its NUMA node; None if the register does not contain it.
         healthy: False if it must not be allocated.
         group: Its group of linked devices; empty if there is none.

@@ -63,10 +63,10 @@ class AgentMetrics:
         self._tls.verify_mode = ssl.CERT_NONE
 
     async def usage(self) -> FleetUsage:
-        """Return the present use.
+        """Return the current usage.
 
         Raises:
-            UsageUnread: There are no agents, or too many, or they cannot be asked.
+            UsageUnread: There are no agents, or too many, or they cannot be queried.
         """
         agents, token = await self._reached()
         answers = await asyncio.gather(*(self._scraped(each, token) for each in agents))

@@ -46,7 +46,7 @@ class Prometheus:
         session: Sends the requests.
         url: The URL, without `/api/v1`.
         labels: Labels that the cluster's series have there.
-        token: The file with a bearer token; None: there is none.
+        token: The file with a bearer token, or None.
         tls: The trusted authorities; None: those of the system.
     """
 
@@ -68,7 +68,7 @@ class Prometheus:
         self._peaks_until = 0.0
 
     async def usage(self) -> FleetUsage:
-        """Return the present use.
+        """Return the current usage.
 
         Raises:
             UsageUnread: Prometheus does not answer, or refuses.
@@ -114,7 +114,7 @@ class Prometheus:
         return f"{name}{{{','.join(matchers)}}}"
 
     async def query(self, expression: str) -> list[Sample]:
-        """Return the present value of each series of an expression.
+        """Return the current value of each series of an expression.
 
         Raises:
             UsageUnread: Prometheus does not answer, or refuses.

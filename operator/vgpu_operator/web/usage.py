@@ -59,7 +59,7 @@ class UsedSum:
 
 @dataclass(frozen=True, slots=True)
 class FleetUsage:
-    """The present use.
+    """The current usage.
 
     Attributes:
         devices: By UUID; a device that is missing is unknown.
@@ -103,7 +103,7 @@ class UsageSource(Protocol):
     """Reads the usage from somewhere."""
 
     async def usage(self) -> FleetUsage:
-        """Return the present use.
+        """Return the current usage.
 
         Raises:
             UsageUnread: It cannot be read.

@@ -59,7 +59,7 @@ def cluster(running_cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def so_far(cluster: LocalCluster) -> int:
-    """Return the number of writes of the Lease until the present leader has renewed it."""
+    """Return the number of writes of the Lease until the current leader has renewed it."""
     leader = cluster.leader().name
     wait_until(cluster, lambda: holders(cluster)[-1] == leader)
     return len(history(cluster, LEASES, "vgpu-operator")) - 1

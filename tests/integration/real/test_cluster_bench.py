@@ -92,7 +92,7 @@ def test_nothing_is_left_of_a_run_that_is_terminated(tmp_path: Path) -> None:
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """Return the processes that it started, directly or indirectly, as pid and command line."""
+    """Yield the processes that it started, directly or indirectly, as pid and command line."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found = children.read_text().split()

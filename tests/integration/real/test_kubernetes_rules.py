@@ -1,7 +1,7 @@
 """Our rules judge random pods, nodes and quotas as Kubernetes' own code does.
 
 `CASES=100000` in the environment runs more of them, and `SEED` draws others. The oracle is built
-from the Go modules of the control plane (`kubernetes_rules`); it knows nothing of our code.
+from the Go modules of the control plane (`kubernetes_rules`); it knows nothing about our code.
 """
 
 from __future__ import annotations

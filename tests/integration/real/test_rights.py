@@ -60,7 +60,7 @@ class Right:
 
 
 def granted(cluster: InstalledCluster) -> set[Right]:
-    """Return the rights that our own roles grant. Kubernetes' roles for schedulers are not ours."""
+    """Return the rights that our own roles grant. Kubernetes' roles for schedulers do not count."""
     rights: set[Right] = set()
     for account in (OPERATOR, WEBHOOK, WEB, AGENT):
         role = cluster.run(cluster.api.get(CLUSTER_ROLES, account[1]))
@@ -125,7 +125,7 @@ to refuse that, and what the agent had to report is of no interest any more."""
 
 
 def refused(events: Sequence[Object]) -> list[str]:
-    """Return the requests that were refused for want of a right, or by one of our policies."""
+    """Return the requests that were refused for lack of a right, or by one of our policies."""
     answers = [(event, event.get("responseStatus", {})) for event in events]
     return [
         f"{_asked(event)}: {answer.get('message')}"

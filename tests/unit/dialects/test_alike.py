@@ -112,7 +112,7 @@ class Reading:
 
 
 def ask(alike: Alike, pod: Pod, config: ClusterConfig, reading: Reading) -> None:
-    """Return the demand as `read` does."""
+    """Look up the demand, and read and remember it if it is unknown, as `read` does."""
     question = question_of(pod)
     if alike.known(question, config) is None:
         alike.remember(question, reading())

@@ -1,6 +1,6 @@
 """Devices of a node whose agent is silent take no new claims, until it is back.
 
-An agent is silent if its kubelet does not find its pod ready, or if nobody hears the kubelet.
+An agent is silent if its kubelet does not report its pod as ready, or is silent itself.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def status(replica: Replica) -> dict[str, Any]:
 
 
 async def used_and_released(replica: Replica, **spec: Any) -> None:
-    """Return a user's claim whose pod ended and was released by the agent but still exists."""
+    """Make a user's claim whose pod has ended and which the agent has reported as released."""
     replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")], **spec))
     await runs_and_ends(replica, "pod-1")

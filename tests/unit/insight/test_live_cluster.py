@@ -90,7 +90,7 @@ def create(made: Replica, raw: Object) -> Pod:
 
 
 def on(made: Replica, name: str, node: str, raw: Object) -> None:
-    """Return a pod without a GPU that runs on a node."""
+    """Add a pod without a GPU that runs on a node."""
     raw["metadata"] |= {"uid": f"uid-of-{name}", "resourceVersion": "1"}
     for container in raw["spec"]["containers"]:
         resources = container["resources"]

@@ -41,7 +41,7 @@ class Cluster:
         clock: Returns the seconds since the epoch.
         remembered: How many changes per kind are kept for watches; starting before them gets a 410.
         history_kept: How many of the latest writes are kept for checkers; None for all.
-        event_ttl_s: The time that an event stays after its last write.
+        event_ttl_s: How long an event is kept after its last write.
         bookmark_every: The seconds between bookmarks.
     """
 

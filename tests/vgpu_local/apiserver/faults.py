@@ -22,7 +22,7 @@ delay    done `seconds` later
 lost     done, but the connection closes without an answer
 refuse   the connection closes; not done
 drop     a watch ends its connection after `after` events
-freeze   a watch sends nothing any more after `after` events, bookmarks neither
+freeze   a watch sends nothing more after `after` events, not even bookmarks
 gone     410: a list's continuation, or a watch after `after` events
 """
 
@@ -53,7 +53,7 @@ class Fault:
         name: Only requests for this object; "" for all.
         user: Only requests of this user; "" for all.
         times: The number of requests it affects before it is spent; None for no limit.
-        share: The share of the matching requests that it affects, 0..1.
+        share: The share of matching requests that it affects, from 0 to 1.
         code: The HTTP status of `status` and `answered`.
         seconds: The wait of `delay`, and the Retry-After of a 429 or 503.
         after: The number of events that a watch gets; drop, freeze or gone replace the next.

@@ -50,7 +50,7 @@ def _into(obj: Obj, raw: bytes, fields: Mapping[int, tuple[str, Read]]) -> None:
 
 
 def _parts(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return the length-delimited fields of a message.
+    """Yield the length-delimited fields of a message.
 
     Numbers are skipped, because nobody needs them.
     """

@@ -152,7 +152,7 @@ class Store:
         self._snapshots.clear()
 
     def since(self, table: Table, revision: int) -> list[Change]:
-        """Return the changes after `revision`; none for one that lies in the future.
+        """Return the changes after `revision`; none if it is in the future.
 
         Raises:
             StatusError: 410 when some of them are forgotten.

@@ -29,7 +29,7 @@ Break = Literal["drop", "freeze", "gone"]
 class WatchRequest:
     """A client's request to watch.
 
-    `since` is the resourceVersion to start after; None for the present state first.
+    `since` is the resourceVersion to start after; None to get the current state first.
     """
 
     resource: Resource

@@ -1,7 +1,7 @@
 """The scheduler's loop: it chooses a node for one pod at a time, and binds concurrently.
 
 The pods of a group are tried one after another, each beside those before it, and then all of them
-are bound, or all are taken back. An extender hears nothing of the latter, as with kube-scheduler.
+are bound, or all are taken back. An extender is not told of the latter, as with kube-scheduler.
 A pod that finds no node preempts by the scheduler's own filters; extenders are asked about that.
 """
 

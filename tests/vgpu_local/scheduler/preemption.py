@@ -1,8 +1,8 @@
 """Chooses victims as kube-scheduler does: by its own filters only, which know no device.
 
-On each node that was refused for a shortage, all less important pods are removed in thought; then
+On each node that was refused for a shortage, all less important pods are taken as removed; then
 each is put back, the most important first, if the pod still fits. The remaining ones are the
-victims. Pure.
+victims. No I/O.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Fence:
 
     Attributes:
         api: Reads claims.
-        writer: Writes their status, many at a time, each within what is left of the lease.
+        writer: Writes their status, many at a time, each within the rest of the lease.
         clock: Waits between attempts.
         cache: All claims and pods.
         claims: The informer of claims.

@@ -1,6 +1,6 @@
 """Chooses the pods to evict: as few as possible on each node, then the best node.
 
-On each node, all less important pods are first removed in thought. If the waiting pod then fits,
+On each node, all less important pods are first taken as removed. If the waiting pod then fits,
 they are put back one after another, the most important first, for as long as it still fits. The
 pods that cannot be put back are the victims. kube-scheduler finds its victims in the same way
 (SelectVictimsOnNode), and nodes are compared as in its pickOneNodeForPreemption.
@@ -152,7 +152,7 @@ def on_node(
     *,
     may_evict: bool = True,
 ) -> Choice | None:
-    """Return who would have to go on one node; None if even the end of all does not help.
+    """Return the pods to evict on one node; None if even the end of all would not help.
 
     Args:
         state: The engine's state.

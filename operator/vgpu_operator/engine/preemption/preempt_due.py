@@ -1,6 +1,6 @@
 """Carries out preemptions: a step of the round, after the earmarks.
 
-A waiting pod that was refused for want of room is looked at `PREEMPT_AFTER_S` later, so that a
+A waiting pod that was refused for lack of room is looked at `PREEMPT_AFTER_S` later, so that a
 kube-scheduler which asks the verb goes first. Its victims are then evicted one after another, and
 an earmark keeps their devices for it. At the first refusal of the eviction API the rest stay, and
 the victims are chosen anew without the pod that the API server protects.
@@ -13,7 +13,7 @@ The pods of a group that must start together preempt as one: there is room for e
 end, or nobody is evicted. If a more important pod gets so much of the devices that the preemptor no
 longer fits, the rest of the victims stay, and others are chosen.
 
-Nothing counts as free before its claim was released. A new leader knows nothing of the preemptions
+Nothing counts as free before its claim was released. A new leader does not know the preemptions
 of its predecessor: it sees pods that end, and waits for them.
 """
 

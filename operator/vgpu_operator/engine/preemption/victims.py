@@ -121,8 +121,8 @@ def preempts_with(state: State, pod: GPUPod) -> GroupKey | None:
 def ends_as_a_whole(state: State, group: GroupKey) -> bool:
     """Return True if the pods of a group can only be evicted together.
 
-    The PodGroup says it; the API server lets them end singly where its author says nothing. Only
-    where it has no word at all, a gang ends as a whole.
+    The PodGroup's disruption mode decides; the API server sets Single if its author sets none. Only
+    a gang without any mode ends as a whole.
     """
     said = state.cache.pod_groups.get(group)
     if said is None:

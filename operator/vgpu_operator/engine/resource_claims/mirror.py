@@ -168,7 +168,7 @@ def _agrees(request: VGPURequest, results: Sequence[DeviceResult]) -> bool:
 def _without_room(
     state: State, spec: VGPUClaimSpec, devices: Sequence[AllocatedDevice]
 ) -> Refusal | None:
-    """Return a refusal while other claims still hold what kube-scheduler has given away again."""
+    """Return a refusal while other claims still hold what kube-scheduler has allocated again."""
     columns, numbers = state.ledger.columns, state.ledger.columns.number_of
     of_uuid = {each.uuid: numbers(each.name) for each in devices}
     for uuid, use in effective_use(spec, devices).items():
