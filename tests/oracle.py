@@ -5,7 +5,7 @@ rules in `docs/architecture.md`, and it shares no code with the product but the 
 (`tests/packaging/test_oracles.py`). So a wrong rule in the product is not wrong here, too.
 
 The kubelet starts init containers one by one. An ordinary one has ended when the next one starts; a
-sidecar (`restartPolicy: Always`) goes on for as long as the pod. Then all app containers start.
+sidecar (`restartPolicy: Always`) keeps running as long as the pod. Then all app containers start.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Scheduler:
             self._bind_next()
 
     def _bind_next(self) -> None:
-        """Bind one pod, unless another is being served: HAMi locks the node meanwhile."""
+        """Bind one pod, unless another is being served: HAMi locks the node while it serves one."""
         served = ask("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={self._node}")["items"]
         if any(map(is_being_served, served)):
             return

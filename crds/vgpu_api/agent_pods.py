@@ -1,4 +1,4 @@
-"""The agents' pods, which tell the operator that agents are alive, and agents of device changes.
+"""The agents' pods, which show that agents are alive and carry a mark of their devices.
 
 An agent watches the pods of its node, so it sees its own pod. The operator writes the mark of the
 node's GPUDevices to the annotation `vgpu.dev/poke` of that pod. The agent computes the same mark

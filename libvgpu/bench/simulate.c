@@ -39,7 +39,7 @@ struct worker {
     uint32_t recording;
     struct vgpu_hand hand;
     ucontext_t at; /* where it begins */
-    jmp_buf here;  /* where it goes on */
+    jmp_buf here;  /* where it continues */
     int is_started;
 };
 

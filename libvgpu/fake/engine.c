@@ -152,7 +152,7 @@ static uint64_t noticed(const struct engine *e, uint64_t to)
     return looks * e->look_ns;
 }
 
-/* Let time pass; `c` (if not NULL) is busy meanwhile. A busy time must not cross more than one sample boundary. */
+/* Let time pass; `c` (if not NULL) is busy during that time. A busy time must not cross more than one sample boundary. */
 static void pass(struct engine *e, struct engine_context *c, uint64_t to)
 {
     if (c) {

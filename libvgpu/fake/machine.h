@@ -59,7 +59,7 @@ struct machine {
     int mps;                /* 1: the lists of MPS processes show who computes */
     int draws;              /* 1: the lists of graphics processes show who computes */
     int memory_limits;      /* 1: limits the memory of cgroups, as from r615 on */
-    int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
+    int fork_works;         /* 1: a forked child may keep using the driver (a real one cannot) */
     enum machine_pids pids;
     enum machine_bytes bytes;
     char device_nodes[256]; /* folder of device nodes that decide which cards are visible; "": the environment does */

@@ -1,6 +1,6 @@
 /* hook_context.c - contexts: the cost of a context is reserved before it is created, and its memory is freed with it.
  *
- * The allocations to drop are chosen before the driver is called. Memory that another thread meanwhile allocates in a
+ * The allocations to drop are chosen before the driver is called. Memory that another thread allocates in the meantime in a
  * new context with the same handle is newer and stays charged.
  */
 #include "authority.h"

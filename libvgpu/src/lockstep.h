@@ -21,7 +21,7 @@ int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, struct vgpu_instan
 /* Drop what the calibration has collected, since it contains spinning. Takes the place of a comparison. */
 void vgpu_lockstep_discard(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
-/* Give the prepaid time of a thread back to its device, because the thread goes on to another one. */
+/* Give the prepaid time of a thread back to its device, because the thread moves on to another one. */
 void vgpu_lockstep_return(struct vgpu_throttle *throttle, struct vgpu_hand *hand, struct vgpu_instant now);
 
 #endif

@@ -104,7 +104,7 @@ def samples(rows: Sequence[Sequence[float]]) -> dict[str, Any]:
 def living(rows: Sequence[Sequence[float]], *, began_us: float, ended_us: float) -> list[int]:
     """Return the PIDs with a sample of the second half of a time of the host's monotonic clock.
 
-    NVML goes on showing processes that have ended for a while.
+    NVML keeps showing processes that have ended for a while.
     """
     middle = (began_us + ended_us) / 2
     return sorted({int(row[3]) for row in rows if middle < _taken_at(row) <= ended_us})

@@ -1,6 +1,6 @@
 """One case of PyTorch under the library, in a process of its own; gpu_torch.py starts it.
 
-    torch_case.py memory BYTES           take the whole limit, be refused, give back, go on
+    torch_case.py memory BYTES           take the whole limit, be refused, free it, continue
     torch_case.py graphs BYTES           capture, replay, and a capture that does not fit
     torch_case.py rate SECONDS WARM_S [--graph]    how often an operation runs, by the card's clock
 

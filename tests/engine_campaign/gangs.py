@@ -217,7 +217,7 @@ class Gangs:
         return frozenset(uid for uid in self._standing(name) if uid not in self._gone)
 
     def run_in_part(self, pod: Pod, former: Collection[str]) -> bool:
-        """Return True if of the pods that ran with this one too few go on, but some.
+        """Return True if some of the pods that ran with this one keep running, but too few.
 
         Pods without GPUs are not counted: the operator does not end them.
         """

@@ -293,7 +293,7 @@ class Scene:
             waiting: How many pods wait.
             classes: How many different requests they make.
             changes: How many of each kind.
-            reviews: Made meanwhile.
+            reviews: The reviews made during that time.
         """
         self._classes = classes
         for _ in range(waiting):

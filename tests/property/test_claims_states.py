@@ -129,7 +129,7 @@ class ClaimsStates(WorldStates):
     # Users.
 
     def _of_a_tenant(self) -> Raw:
-        """Return the ResourceClaim that a tenant has made, which is made anew if it is gone."""
+        """Return the ResourceClaim that a tenant has made, which is recreated if it is gone."""
         found: Raw | None = self.api.objects.get((RESOURCE_CLAIMS.plural, "default", MINE))
         if found is not None:
             return found

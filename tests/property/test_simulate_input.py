@@ -179,7 +179,7 @@ Where = tuple[int | str, ...]
 
 
 def places(document: Any, where: Where = ()) -> list[Where]:
-    """Yield the path of every value inside a document."""
+    """Return the path of every value inside a document."""
     held: Any = {}
     if isinstance(document, dict):
         held = document

@@ -188,7 +188,7 @@ class FaultProxy(Started):
             faults = self.faults.take(words.verb, words.resource, words.name, user)
         if words is None or words.verb not in _WRITES:
             return await self._answer(request, sent, words, faults)
-        # A write that was sent lands, although its client may have gone meanwhile.
+        # A write that was sent lands, although its client may be gone by then.
         landing = asyncio.create_task(self._answer(request, sent, words, faults))
         self._landing.add(landing)
         landing.add_done_callback(self._landing.discard)

@@ -75,7 +75,7 @@ class Recorder:
                         if event["type"] != "BOOKMARK":
                             self._note(resource, event["type"], event["object"])
             except (StreamBroken, Unreachable, TooManyRequests):
-                await asyncio.sleep(0.1)  # it goes on where it ended, or is refused
+                await asyncio.sleep(0.1)  # it continues where it ended, or is refused
             except Gone:
                 if version != listed_at:
                     raise  # a gap

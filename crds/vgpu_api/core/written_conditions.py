@@ -18,7 +18,7 @@ def _readable(value: object) -> object:
     """Make every condition readable: cut long texts, and read a missing status as Unknown.
 
     kube-scheduler patches what it has changed of the condition PodScheduled, by the pod's name. If
-    the pod was made anew under its name meanwhile, this leaves a condition without a status.
+    the pod was recreated in the meantime, this leaves a condition without a status.
     """
     return [_one(each) for each in value] if isinstance(value, list) else value
 

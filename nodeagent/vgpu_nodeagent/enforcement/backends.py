@@ -69,7 +69,7 @@ class LibraryBackend:
         return grant
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
-        """Do nothing: the page has every limit."""
+        """Do nothing and return False: the page has every limit."""
         return False
 
 

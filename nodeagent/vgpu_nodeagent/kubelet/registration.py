@@ -2,9 +2,9 @@
 
 Serve first, then register: the kubelet dials back at once. A new inode of the kubelet's socket
 means a new kubelet; a missing socket of ours means one that is just starting. A kubelet that stays
-may lose us as well (`state/plugin_standing.py`): then we register again, and the server goes on,
-because the end of a stream that the kubelet still reads makes it disconnect the plugin that is
-registered by then.
+may lose us as well (`state/plugin_standing.py`): then we register again, and the server keeps
+running, because the end of a stream that the kubelet still reads makes it disconnect the plugin
+that is registered by then.
 """
 
 from __future__ import annotations

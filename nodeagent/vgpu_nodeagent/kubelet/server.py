@@ -87,7 +87,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
     def expect_stream(self) -> None:
         """Send nothing more on the current streams: the kubelet opens another one.
 
-        After a second registration the kubelet goes on reading the stream of the first one. Ending
+        After a second registration the kubelet keeps reading the stream of the first one. Ending
         that stream would make the kubelet disconnect the new one, and a list sent on it would hide
         that the new one has ended.
         """

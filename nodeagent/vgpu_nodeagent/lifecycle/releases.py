@@ -176,7 +176,7 @@ class Releases:
             return True
         # 1. Claims whose pod has ended, and slot allocations that were never bound.
         left = await self._close_ended()
-        # 2. What only init containers needed, while their pod goes on.
+        # 2. What only init containers needed, while their pod keeps running.
         left |= await self._end_inits()
         # 3. MIG instances of claims that never started, or that could not be removed before.
         left |= await node.instances.remove_all(self._endings().instances_over())

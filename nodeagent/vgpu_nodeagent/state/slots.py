@@ -3,7 +3,7 @@
 The kubelet allocates interchangeable slot ids and never names the pod. Each answer to Allocate is
 a *slot allocation* with a name that is used once; the first PreStart binds it to a pod for good.
 The amounts that a claim uses of each device are its *claim allocation*: they count against the
-devices until it is closed, whatever the API server shows meanwhile.
+devices until it is closed, whatever the API server shows until then.
 
 A ResourceClaim names its pod, and has *shares* instead: slot allocations without slots, which are
 bound from the beginning.

@@ -2,7 +2,7 @@
 
 `controllers.certificates` calls it. Each round writes the Secrets first and the trust bundles after
 them. An authority signs only once it has been seen in all bundles. So a leader may stop after any
-step, and its successor can go on.
+step, and its successor can continue.
 """
 
 from __future__ import annotations

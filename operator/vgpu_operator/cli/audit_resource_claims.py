@@ -213,7 +213,7 @@ def _compared(
 ) -> tuple[Mapping[ShownShare, Amounts], Mapping[ShownShare, Amounts]]:
     """Return what a ResourceClaim shows and what its VGPUClaim gives, as far as they must agree.
 
-    Devices of init containers are left out: they are given back and taken anew, while a
+    Devices of init containers are left out: they are released and allocated again, while a
     ResourceClaim cannot change.
     """
     init = {each.name for each in claim.spec.requests if each.phase == "Init"}

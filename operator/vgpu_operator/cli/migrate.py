@@ -6,8 +6,8 @@ gets ours, so one of the two serves it at any time. An annotation on the node fi
 undo must restore. HAMi's pods there keep their containers; a claim holds the amounts of each until
 it ends. See docs/design/from-hami.md.
 
-A node is cordoned meanwhile. Each step can be repeated, so a run that was interrupted is completed
-by running the command again.
+A node is cordoned while it is taken over. Each step can be repeated, so a run that was interrupted
+is completed by running the command again.
 """
 
 from __future__ import annotations
@@ -273,7 +273,10 @@ class Migration:
         return replace(found, obstacles=[f"pod {pod.place}: {why}" for pod in found.starting])
 
     async def _without_hami(self, node: Node, former: Former) -> bool:
-        """Make HAMi's device plugin leave the node, and HAMi's scheduler forget its GPUs."""
+        """Make HAMi's device plugin leave the node, and HAMi's scheduler forget its GPUs.
+
+        Return False if the plugin has not left.
+        """
         name = node.metadata.name
         before = node.metadata.annotations.get(names.HAMI_NODE_HANDSHAKE, "")
         await self._patch(node, labels={former.label: None})

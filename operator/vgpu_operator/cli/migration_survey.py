@@ -73,7 +73,7 @@ class Survey:
         installed: HAMi's objects.
         configs: HAMi's configuration and ours.
         left: Settings of HAMi's that are not carried over.
-        refused: Running pods that could not be created anew.
+        refused: Running pods that could not be recreated.
         nodes: The nodes to take over or give back.
         judged: How each node would be taken over, by name; none for nodes already taken over.
         obstacles: Why nothing can be started; none if it can.

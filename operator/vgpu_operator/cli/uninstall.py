@@ -224,7 +224,7 @@ class Uninstall:
                 plan.agents = [obj for obj in found if _is_agent(obj)]
         claims = await self._list(VGPU_CLAIMS)
         plan.claims = [_name(claim) for claim in claims]
-        # A pod that another program gave its devices goes on without us.
+        # A pod that another program gave its devices keeps running without us.
         own = [claim for claim in claims if not _is_held(claim)]
         plan.users = users_of(own, await self._list(PODS))
         plan.devices = [_name(device) for device in await self._list(GPU_DEVICES)]
@@ -406,7 +406,7 @@ class Uninstall:
         at = metadata["finalizers"].index(FINALIZER_IN_USE)
         path = f"/metadata/finalizers/{at}"
         operations = [
-            # Test the value, because another finalizer may have moved to this index meanwhile.
+            # Test the value, because another finalizer may have moved to this index since.
             {"op": "test", "path": path, "value": FINALIZER_IN_USE},
             {"op": "remove", "path": path},
         ]

@@ -1,7 +1,7 @@
 """Finds out which pods of a waiting group would find a place together now.
 
-The operator remembers why a group could not start in its last try. Here the question is asked anew,
-so the answer is also there before the first try and after a change of the cluster.
+The operator remembers why a group could not start in its last try. Here this is computed again, so
+the answer is also there before the first try and after a change of the cluster.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class LiveCluster:
     Nothing is written to the cluster, and changes of the state are undone when the context exits.
 
     Args:
-        state: The engine's state; nothing else may change it meanwhile.
+        state: The engine's state; nothing else may change it in the meantime.
         unread: Returns the parts of the cluster that could not be read, given a namespace.
         priorities: The cluster's PriorityClasses.
         readable: The namespaces whose pods may be named; None: all.

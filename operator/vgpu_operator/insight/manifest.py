@@ -207,7 +207,7 @@ class GroupAnswer:
         name: The group.
         least: The least number of pods that must start together; None if nothing says it.
         pods: The number of its pods in the manifest.
-        fit: How many of them find a place, one beside the other.
+        fit: How many of them fit at the same time.
         starts: True if enough of them do.
         is_mixed: True if they differ in scheduler or priority, so that none of them starts.
         do_not_fit: The names of the others.

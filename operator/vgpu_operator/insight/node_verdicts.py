@@ -33,7 +33,7 @@ Reads: TypeAlias = Callable[[str], bool]
 
 
 def every_namespace(_: str) -> bool:
-    """Let the claims of every namespace be named."""
+    """Return True: the claims of every namespace may be named."""
     return True
 
 

@@ -63,7 +63,7 @@ def refusal(text: str) -> Result:
 
 
 def _mig(grant: Grant) -> Result:
-    """Return the MIG instance of a device, or None."""
+    """Return the MIG instance of a device; empty if it has none."""
     instance = grant.instance
     if instance is None:
         return {}

@@ -614,7 +614,7 @@ class _Search:
     taken: list[Taken] = field(init=False, default_factory=list)
 
     def serve(self, at: int, charge: Charge | None) -> bool:
-        """Serve the requests from a position on, in addition to those before it."""
+        """Serve the requests from a position on, after those before it; return True if all fit."""
         if at == len(self.requests):
             return True
         request, tried, pending = self.requests[at], set[frozenset[int]](), [frozenset[int]()]

@@ -347,7 +347,7 @@ class WebServer:
             await mirror.changed(version, within_s=_SILENCE_S)
             version, began = mirror.version, time.perf_counter()
             try:
-                # Review again, because the token or a permission may have been revoked meanwhile.
+                # Review again, because the token or a permission may have been revoked since.
                 user = await self._visitor(request)
                 sight = await self._sight(user, request)
                 began = time.perf_counter()

@@ -147,7 +147,7 @@ class Visitors:
     async def priorities(self) -> Priorities:
         """Return the cluster's PriorityClasses, which are shown to every visitor.
 
-        They are read anew for each question, because few questions need them.
+        They are read for each question, because few questions need them.
         """
         try:
             return Priorities(await priority_classes(self._api))
@@ -166,7 +166,7 @@ class Visitors:
         return frozenset(listed)
 
     async def lists(self, user: User, resource: Resource, namespace: str = "") -> bool:
-        """Return True if the user may list a kind in a namespace; empty: in all namespaces.
+        """Return True if the user may list a kind in a namespace, or in all if it is empty.
 
         Raises:
             VisitorRefused: 503: the permission cannot be reviewed now.

@@ -150,7 +150,7 @@ async def test_a_successor_with_a_bad_configuration_never_says_that_it_is_ready(
 async def test_a_damaged_checkpoint_is_rebuilt_from_the_other_records(
     api: Api, node: AgentNode, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The running pod goes on and is still counted, and the next pod waits."""
+    """The running pod keeps running and is still counted, and the next pod waits."""
     await a_running_pod(api, restartPolicy="Always")
     before = page_of(node)
     await node.stop_agent()

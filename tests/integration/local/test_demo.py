@@ -59,7 +59,7 @@ def test_kept_it_prints_a_page_that_can_be_opened_with_the_token_that_it_names(
     assert (made.returncode, made.stderr) == (0, "")
     headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
     asked = urllib.request.Request(f"{page[2]}/api/v1/fleet", headers=headers)
-    unchecked = ssl.create_default_context()  # a browser would warn, and let the user go on
+    unchecked = ssl.create_default_context()  # a browser would warn, and let the user continue
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
     with urllib.request.urlopen(asked, timeout=30, context=unchecked) as answer:
         fleet = json.load(answer)

@@ -1,4 +1,4 @@
-"""The operator exits when the API server's data are restored from a backup, and is started anew."""
+"""The operator exits when the API server's data is restored from a backup, and is restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While no webhook answers, pods that request devices wait; the rest of the cluster goes on."""
+"""While no webhook answers, pods that request devices wait; the rest of the cluster works."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Load:
         profiles: The folder for CPU profiles of API server and kube-scheduler under our load, or
             None.
         claims_per_s: The number of Immediate claims a second after the pods, or 0.
-        failover: Run the same pods again after that, and kill the leader meanwhile.
+        failover: Run the same pods again after that, and kill the leader during that.
         lease_s: The duration of the operator's Lease.
         allocated: The number of pods that already have their slices.
         agents: Run the same pods again with the watches of all agents, and measure these at rest.

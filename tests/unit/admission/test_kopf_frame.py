@@ -14,7 +14,7 @@ def test_no_outage_of_the_api_server_is_long_enough_to_end_a_process() -> None:
     backoffs = settings.networking.error_backoffs
     assert isinstance(backoffs, Iterable)
     assert not isinstance(backoffs, Sized)  # kopf would count tries up to its length
-    for _ in range(2):  # each request begins anew
+    for _ in range(2):  # each request starts afresh
         waits = list(islice(backoffs, 1_000))
         assert len(waits) == 1_000
         assert waits[0] == 1

@@ -136,7 +136,7 @@ ON_DISK_NOW = """
     on_disk = Allocations(
         root / "slots", SpecFolder(root / "cdi"), library=Library("build", ()), usage=PlainFolders()
     )
-    on_disk.check("slot-1")  # its container goes on with the region that it has mapped
+    on_disk.check("slot-1")  # its container keeps the region that it has mapped
     kept = mounts()
     on_disk.create("slot-3")
     for lease in sorted(on_disk.on_disk()):

@@ -241,7 +241,7 @@ async def test_a_list_of_an_earlier_version_ends_it_for_data_were_restored() -> 
 async def test_an_object_older_than_what_was_delivered_ends_it_though_the_list_is_newer(
     restored: dict[str, Any], found: str
 ) -> None:
-    """`etcdutl snapshot restore --bump-revision`: lists go on, objects have their old versions."""
+    """`etcdutl snapshot restore --bump-revision`: lists work, objects have their old versions."""
     lists = [a_list(an_object("a", 8)), a_list(restored, version=1_000_000_006)]
     run = Run(Script(lists, [[an_event("DELETED", "b", 10, uid="v"), Gone("", status=410)]]))
     with pytest.raises(DataRestored, match=f"vgpuclaims: {found}.*: a backup"):

@@ -492,7 +492,7 @@ async def test_nobody_goes_while_nothing_says_how_many_pods_of_a_group_start() -
 
 @pytest.mark.parametrize(("mib", "is_sound"), [(MIB // 2 - 1, True), (MIB // 2, False)])
 async def test_a_plan_is_dropped_if_its_victims_no_longer_suffice(mib: int, is_sound: bool) -> None:
-    """The first pod's place is chosen anew, and somebody else takes a part of it after that."""
+    """The first pod's place is chosen again, and somebody else then takes a part of it."""
     town = Town(devices=0)
     town.device_on(1, 2)
     for number in (1, 2):

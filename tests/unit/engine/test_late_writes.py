@@ -81,7 +81,7 @@ async def is_being_taken_back(replica: Replica, pods: Sequence[Pod]) -> None:
 
 
 async def some_time(replica: Replica) -> None:
-    """Let requests and rounds go on for some seconds."""
+    """Let requests and rounds continue for some seconds."""
     for _ in range(4):
         replica.time += 1.0
         await replica.settle()

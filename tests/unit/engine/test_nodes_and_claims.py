@@ -128,7 +128,7 @@ async def test_a_device_that_two_nodes_claim_is_placed_on_the_first_until_that_l
 async def test_a_running_pod_keeps_its_devices_when_its_node_is_registered_anew(
     replica: Replica,
 ) -> None:
-    """Its containers never stopped, so no other pod may get their devices meanwhile."""
+    """Its containers never stopped, so no other pod may get their devices until then."""
     replica.device(uuid="GPU-1", index=1)
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation

@@ -46,7 +46,7 @@ def a_plan(ledger: Ledger) -> Plan:
 
 
 def a_part(start: int | None, request: str = "") -> AllocatedDevice:
-    """Return an instance that begins there, or a share without a recorded place for None."""
+    """Return an instance that begins there, or for None a share without a recorded place."""
     device = an_allocated_device(memory_mib=19_968, cores=42, request=request)
     mig = None if start is None else MigAllocation(profile="3g.20gb", start=start, size=4)
     return device.model_copy(update={"mig": mig})

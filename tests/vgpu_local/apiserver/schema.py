@@ -93,7 +93,7 @@ def fill_defaults(value: Any, schema: Obj) -> None:
 
 
 def violations(value: Any, schema: Obj, path: str = "") -> list[Cause]:
-    """Yield all violations of the schema in `value`."""
+    """Return all violations of the schema in `value`."""
     if value is None and schema.get("nullable"):
         return []
     if schema.get(_INT_OR_STRING):

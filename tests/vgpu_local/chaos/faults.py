@@ -116,7 +116,7 @@ class Injector:
         self._operators = [daemon.name for daemon in cluster.operators]
         self._webhooks = [daemon.name for daemon in cluster.webhooks]
         self._agents = [daemon.name for daemon in cluster.agents.values()]
-        # Rates and times of the agents' faults; without a leader little else goes on.
+        # Rates and times of the agents' faults; without a leader little else happens.
         makers: tuple[tuple[int, float, float, Maker], ...] = (
             (_API_FAULTS, 0.03, 1.0, self._api_fault),
             (8, 0.03, 1.0, self._broken_watch),

@@ -106,7 +106,7 @@ class GrantObserver:
 
         There may be several, because writes are observed late and a resize takes time.
         """
-        for told in list(self._delivered.values()):  # the recorder goes on noting
+        for told in list(self._delivered.values()):  # the recorder keeps adding to it
             before = [claim for at, claim in told if at <= record.at]
             during = [c for at, c in told if record.at < at <= record.at + self.delivery_s]
             for claim in (*before[-1:], *during):

@@ -8,7 +8,7 @@ containers start without PreStartContainer in the meantime.
 The rules are those of pkg/kubelet/cm/devicemanager at v1.36.3, including the surprising ones:
 
 * A second registration of a name replaces the endpoint that is called (`PluginConnected`), but
-  the ListAndWatch of the first goes on, and each list of either replaces all devices
+  the ListAndWatch of the first continues, and each list of either replaces all devices
   (`genericDeviceUpdateCallback`).
 * Whichever ListAndWatch ends, the plugin that is registered now is disconnected (`runClient`), and
   nothing of the resource is healthy from then on (`markResourceUnhealthy`). The kubelet does not

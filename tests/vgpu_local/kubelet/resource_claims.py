@@ -116,7 +116,7 @@ class ResourceClaims:
             while why := await self._unprepare(claim):
                 log.info("claim %s is not unprepared: %s", claim.name, why)
                 await asyncio.sleep(_AGAIN_S)
-            self._claims.pop(claim.uid, None)  # a deletion by force may have come meanwhile
+            self._claims.pop(claim.uid, None)  # it may have been force-deleted in the meantime
             self._write()
 
     def devices_of(self, pod: Pod, container: str) -> Iterator[str]:
@@ -198,7 +198,7 @@ class ResourceClaims:
             log.info("%s is not registered yet: %s", socket.name, error.details())
 
     def _sockets(self) -> Iterator[tuple[Path, int]]:
-        """Yield each driver's socket with its inode; one that is made anew has another."""
+        """Yield each driver's socket with its inode; a recreated one has another."""
         for path in self._registry.glob("*.sock"):
             with contextlib.suppress(FileNotFoundError):
                 yield path, path.stat().st_ino

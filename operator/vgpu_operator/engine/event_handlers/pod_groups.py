@@ -33,7 +33,7 @@ def pod_groups_listed(event: events.PodGroupsListed, state: State) -> None:
 
 
 def pod_groups_not_served(event: events.PodGroupsNotServed, state: State) -> None:
-    """Forget all PodGroups of an API; those of another version will be observed anew.
+    """Forget all PodGroups of an API; those of another version will be observed again.
 
     An API that was served once still counts as served: its groups wait rather than start in part.
     """

@@ -3,7 +3,7 @@
 A waiting pod that was refused for lack of room is looked at `PREEMPT_AFTER_S` later, so that a
 kube-scheduler which asks the verb goes first. Its victims are then evicted one after another, and
 an earmark keeps their devices for it. At the first refusal of the eviction API the rest stay, and
-the victims are chosen anew without the pod that the API server protects.
+the victims are chosen again without the pod that the API server protects.
 
     refused ──0.25 s───► chosen, earmarked ──EvictPod, one by one──► all ending ──► served
                             ▲                     │ 429                  │ not in time
@@ -292,14 +292,14 @@ def _go_on(opened: OpenPreemption, state: State) -> Iterator[Effect]:
 
 
 def _result(opened: OpenPreemption, state: State) -> Result | None:
-    """Return how the preemption has ended, or None if it goes on."""
+    """Return how the preemption has ended, or None if it continues."""
     if _is_served(opened, state):
         return "served"
     return _result_of_victims(opened, state) if _still_waits(opened, state) else "withdrawn"
 
 
 def _result_of_victims(opened: OpenPreemption, state: State) -> Result | None:
-    """Return why the preemption cannot succeed any more, or None if it goes on."""
+    """Return why the preemption can no longer succeed, or None if it continues."""
     victim = opened.next
     if victim is not None and _is_spared(opened, victim, state):
         return "protected"  # choose other victims

@@ -2,7 +2,7 @@
 
 Such a ResourceClaim is allocated for one pod at a time: its devices have one limit. Of several pods
 that name it the first gets it, and the others wait until that one has ended. Admission has read
-what it asks for when the pod was created; its spec cannot change, but it may be made anew.
+what it asks for when the pod was created; its spec cannot change, but it may be recreated.
 """
 
 from __future__ import annotations

@@ -258,7 +258,10 @@ def stop_expecting(state: State, pod: GPUPod) -> None:
 
 
 def _reserve(state: State, key: GroupKey, found: list[tuple[GPUPod, Reservation]]) -> bool:
-    """Reserve for the planned pods on their nodes, or for none if too few of them fit any more."""
+    """Reserve for the planned pods on their nodes; return True if enough of them still fit.
+
+    Otherwise nothing is reserved.
+    """
     needed, made = enough(state, key), list[Reservation]()
     if len(found) < needed:
         return False
@@ -292,7 +295,7 @@ def may_pass(state: State, pod: GPUPod) -> bool:
 
 
 def _pass_together(state: State, key: GroupKey) -> bool:
-    """Let all ready pods of a group pass their gates, if they are enough."""
+    """Let all ready pods of a group pass their gates; return False if they are not enough."""
     state.gates.starting.setdefault(key, state.now + START_S)
     ready = [(member, held) for member in members(state, key) if (held := _ready(state, member))]
     is_whole = least_of(state, key) is not None and of_mixed_group(state, key) is None

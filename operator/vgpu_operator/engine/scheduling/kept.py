@@ -200,7 +200,7 @@ class KeptFrom:
         reservations: All reservations, among them the tentative places.
         earmarks: All earmarks; those of other claims count unless these are less important.
         group: The group of its pod. Provisional places of the same group always
-            count, except for a plan made anew.
+            count, except for a new plan.
     """
 
     key: ClaimKey

@@ -51,7 +51,7 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
     The pass leaves a class when the next waiter by rank is in another class, and comes back later.
     Otherwise one important pod would pull all others of its class ahead of everybody else.
 
-    The state may change between two lists, and the caller decides how long to go on.
+    The state may change between two lists, and the caller decides how long to continue.
     """
     freed, line, at = _Freed(state), state.queue.by_rank(), 0
     left: list[tuple[Rank, int, _Look]] = []
