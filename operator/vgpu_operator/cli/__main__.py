@@ -133,9 +133,10 @@ def _removal_arguments(commands: arguments.Commands) -> None:
         description="Delete all claims, GPUDevices and other vgpu objects, including the CRDs and "
         "namespaces. Also remove what the agents wrote to nodes: CDI specs, mounts, state, "
         "annotations and the GPU resource's capacity. Refuses to start while pods use GPUs, "
-        "unless --delete-pods is given. Pending pods are not deleted. Neither is a Helm release: "
-        "run helm uninstall afterwards. Use --dry-run to preview the steps. Anything that could "
-        "not be removed is listed; run the command again to continue.",
+        "unless --delete-pods is given, and while nodes are taken over from a HAMi that is still "
+        "installed. Pending pods are not deleted. Neither is a Helm release: run helm uninstall "
+        "afterwards. Use --dry-run to preview the steps. Anything that could not be removed is "
+        "listed; run the command again to continue.",
     )
     uninstall.add_argument(
         "--no-wait-for-capacity",
