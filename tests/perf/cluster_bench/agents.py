@@ -26,7 +26,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.client import HTTPSConnection
+from http.client import HTTPResponse, HTTPSConnection, RemoteDisconnected
 from urllib.parse import urlsplit
 
 from perf.cluster_bench.load import LABEL
@@ -163,10 +163,16 @@ class SimulatedAgents:
     def _read_claims(self) -> None:
         api = HTTPSConnection(self._host, int(self._port), context=self._tls)
 
+        def asked(path: str) -> HTTPResponse:
+            api.request("GET", path, headers={"Authorization": self._token})
+            return api.getresponse()
+
         def read(what: str, path: str) -> Object:
             path = f"/apis/{API_VERSION}/{path}"
-            api.request("GET", path, headers={"Authorization": self._token})
-            answer = api.getresponse()
+            try:
+                answer = asked(path)
+            except RemoteDisconnected:  # the API server closes a connection idle for 90 s
+                answer = asked(path)
             self.counts[f"{what} read: {answer.status}"] += 1
             found: Object = json.loads(answer.read())
             return found
