@@ -197,6 +197,8 @@ class Effector:
         self._observe(events.ClaimDeletionEnded(effect, why))
 
     async def _write_resource_claim(self, effect: effects.WriteResourceClaim) -> None:
+        if effect.nominate is not None:
+            await self._requeue(effect.nominate)
         target = Target(RESOURCE_CLAIMS, effect.namespace, effect.name)
         outcome = await self._writer.submit(
             Write(target, _resource_claim_requests(effect), effect.version)

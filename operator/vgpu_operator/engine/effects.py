@@ -189,6 +189,7 @@ class WriteResourceClaim:
             that say for whom it is, or from which it is removed; None if neither is to be done.
         allocation: The allocation to write, if this allocates.
         is_status_empty: The status has no field yet to which the allocation could be added.
+        nominate: The nomination of the node, to be made first; None for a pod that has its node.
     """
 
     namespace: str
@@ -202,6 +203,7 @@ class WriteResourceClaim:
     finalizers: tuple[str, ...] | None = None
     allocation: dict[str, Any] | None = None
     is_status_empty: bool = False
+    nominate: Requeue | None = None
 
 
 @dataclass(frozen=True, slots=True)

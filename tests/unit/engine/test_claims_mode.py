@@ -118,6 +118,22 @@ async def test_the_node_is_nominated_so_that_kube_scheduler_looks_at_no_other() 
     assert raw["status"]["nominatedNodeName"] == "node-1"
 
 
+async def test_the_node_is_nominated_before_the_resource_claim_is_allocated() -> None:
+    """kube-scheduler tries the pod as soon as it is, and would look at every node."""
+    world = replica()
+    written: list[tuple[str, str]] = []
+    world.api.before = lambda verb, name: written.append((verb, name))
+    pod = admitted(world)
+    await world.settle()
+    (nominated,) = [at for at, (verb, name) in enumerate(written) if name == "pod-1"]
+    made = [
+        at
+        for at, (_, name) in enumerate(written)
+        if name == pod.spec.resource_claims[0].resource_claim_name
+    ]
+    assert nominated < min(made)
+
+
 async def test_nothing_is_allocated_before_the_claim_is_written() -> None:
     world = replica()
     world.api.before = lambda verb, name: (

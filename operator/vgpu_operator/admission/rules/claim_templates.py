@@ -156,8 +156,11 @@ def asks_as_described(
         if dra.is_made_name(named["name"]) or noted != note_of(entry, named["uid"]):
             return False
         asked = asked_by(pod, described, config)
-        text = json.dumps(dict(asked.amounts))
-        annotations = pod.metadata.annotations | asked.annotations | {ANNOTATION_RESOURCES: text}
+        annotations = {
+            **pod.metadata.annotations,
+            **asked.annotations,
+            ANNOTATION_RESOURCES: json.dumps(dict(asked.amounts)),
+        }
         metadata = pod.metadata.model_copy(update={"annotations": annotations})
         anew = pod.model_copy(update={"metadata": metadata})
         return bool(described) and read(pod, config) == read(anew, config)

@@ -76,14 +76,12 @@ def hand_over(state: State, pod: GPUPod, claim: VGPUClaim, held: Reservation) ->
         state.claims.look_at(held.key)
         return None
     state.gates.lifting.add(pod.uid)
-    # kube-scheduler tries the nominated node first; otherwise it filters all of them, although the
-    # ResourceClaim allows only one.
     state.pods.nominated.add(pod.uid)
     metadata = pod.pod.metadata
-    state.outbox.append(
-        Requeue(metadata.namespace or "", metadata.name, pod.uid, node=held.node, wake=False)
-    )
-    return _allocate(state, pod, claim)
+    # kube-scheduler tries the nominated node first; otherwise it filters all of them, although the
+    # ResourceClaim allows only one, and nominates the node itself.
+    nominate = Requeue(metadata.namespace or "", metadata.name, pod.uid, node=held.node, wake=False)
+    return _allocate(state, pod, claim, nominate=nominate)
 
 
 def hand_over_bound(claim: VGPUClaim, state: State) -> Effect | None:
@@ -133,7 +131,9 @@ def _is_too_early(state: State, pod: GPUPod) -> bool:
     return not_before > state.now
 
 
-def _allocate(state: State, pod: GPUPod, claim: VGPUClaim) -> WriteResourceClaim:
+def _allocate(
+    state: State, pod: GPUPod, claim: VGPUClaim, *, nominate: Requeue | None = None
+) -> WriteResourceClaim:
     key, allocation = resource_claim_of(pod), claim.status.allocation
     assert allocation is not None
     found, requests = state.cache.resource_claims.get(key), requests_for(state, pod)
@@ -149,6 +149,7 @@ def _allocate(state: State, pod: GPUPod, claim: VGPUClaim) -> WriteResourceClaim
         finalizers=None if found is None or _is_marked(found, pod, claim) else _others(found),
         allocation=_results(state, allocation, requests),
         is_status_empty=found is None or found.status.is_empty,
+        nominate=nominate,
     )
     state.resource_claims.writing[key] = effect
     return effect
