@@ -81,7 +81,7 @@ async def _migrate(options: argparse.Namespace) -> int:
         names, plan = _moves(found, node, undo=options.undo)
         obstacles = () if options.undo else found.obstacles
         if options.dry_run and obstacles:
-            print("\n".join(f"Cannot start: {line}" for line in obstacles))
+            _print_obstacles(obstacles)
             return _LEFT
         if not plan and not obstacles:
             print("nothing to do")
@@ -120,8 +120,7 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
     for number, line in enumerate(plan, start=1):
         print(f"{number:3}. {line}")
     if options.dry_run:
-        for line in obstacles:
-            print(f"Cannot start: {line}")
+        _print_obstacles(obstacles)
         return _DONE
     if obstacles:
         print("\n".join(f"kubectl vgpu: {line}" for line in obstacles), file=sys.stderr)
@@ -134,6 +133,11 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
         print("kubectl vgpu: use --yes to confirm without a terminal", file=sys.stderr)
         return _NOT_BEGUN
     return None if _agreed() else _NOT_BEGUN
+
+
+def _print_obstacles(obstacles: Sequence[str]) -> None:
+    for line in obstacles:
+        print(f"Cannot start: {line}")
 
 
 def _agreed() -> bool:

@@ -103,10 +103,12 @@ class OthersNodes:
     Attributes:
         hamis: HAMi's. HAMi's annotations of these nodes are its own.
         nvidias: NVIDIA's.
+        is_hami_installed: True if HAMi's device plugin is installed, whether on a node or not.
     """
 
     hamis: frozenset[str] = frozenset()
     nvidias: frozenset[str] = frozenset()
+    is_hami_installed: bool = False
 
     def annotations(self, node: Object) -> list[str]:
         """Return the annotations of a node that are ours to remove."""
@@ -232,7 +234,7 @@ class Uninstall:
         nodes = await self._list(NODES)
         plan.nodes = [_name(node) for node in nodes if self._is_marked(node, others)]
         plan.others = sorted(others.hamis | others.nvidias)
-        if any(map(is_hamis_plugin, await self._list(DAEMON_SETS))):
+        if others.is_hami_installed:
             taken = [node for node in nodes if _annotated(node["metadata"], ANNOTATION_FROM_HAMI)]
             plan.from_hami = [name for node in taken if (name := _name(node)) not in others.hamis]
         return plan
@@ -417,9 +419,10 @@ class Uninstall:
 
     async def _others_nodes(self) -> OthersNodes:
         daemon_sets = await self._list(DAEMON_SETS)
-        hamis = await self._pods_of(filter(is_hamis_plugin, daemon_sets))
+        plugins = list(filter(is_hamis_plugin, daemon_sets))
+        hamis = await self._pods_of(plugins)
         nvidias = await self._pods_of(filter(is_nvidias_plugin, daemon_sets))
-        return OthersNodes(_nodes_of(hamis), _nodes_of(nvidias))
+        return OthersNodes(_nodes_of(hamis), _nodes_of(nvidias), bool(plugins))
 
     async def _unmark(self, node: Object, others: OthersNodes) -> None:
         name = _name(node)

@@ -139,7 +139,7 @@ def controllers(cluster: LocalCluster, folder: Path) -> Daemon:
 
 
 def group(cluster: LocalCluster, name: str, least: int) -> None:
-    """Create a gang, of whose pods this many must start together."""
+    """Create a gang; this many of its pods must start together."""
     wire = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",

@@ -54,7 +54,7 @@ _PROFILE_S = 5
 _SETTLED_S = 3.0
 _SETTLED_SHARE = 0.05
 _AGENT_SHARE = 2e-5
-"""What an agent's watch costs the API server at rest, of a core, at most."""
+"""The most that one agent's watch costs the API server at rest, in cores."""
 _SETTLE_LIMIT_S = 900.0
 _READY_LIMIT_S = 600.0
 _STILL_LIMIT_S = 60.0
@@ -72,7 +72,7 @@ class Load:
         profiles: The folder for CPU profiles of API server and kube-scheduler under our load, or
             None.
         claims_per_s: The number of Immediate claims a second after the pods, or 0.
-        failover: Run the same pods again after that, and kill the leader during that.
+        failover: Then run the same pods again, and kill the leader while they start.
         lease_s: The duration of the operator's Lease.
         allocated: The number of pods that already have their slices.
         agents: Run the same pods again with the watches of all agents, and measure these at rest.

@@ -153,7 +153,8 @@ def asks_as_described(
         entry = entry_of(pod)
         described = _ours({entry: claim}, are_templates=False)
         noted = pod.metadata.annotations.get(ANNOTATION_RESOURCE_CLAIM)
-        if dra.is_made_name(named["name"]) or noted != note_of(entry, named["uid"]):
+        is_noted = noted == note_of(entry, named["uid"])
+        if not described or dra.is_made_name(named["name"]) or not is_noted:
             return False
         asked = asked_by(pod, described, config)
         annotations = {
@@ -163,7 +164,7 @@ def asks_as_described(
         }
         metadata = pod.metadata.model_copy(update={"annotations": annotations})
         anew = pod.model_copy(update={"metadata": metadata})
-        return bool(described) and read(pod, config) == read(anew, config)
+        return read(pod, config) == read(anew, config)
 
 
 def _refuse_forged_note(pod: Pod, named: Mapping[str, ClaimText]) -> None:
