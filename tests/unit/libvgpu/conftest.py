@@ -257,4 +257,5 @@ def check(stage: Stage, check_programs: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(NATIVE / "tools")
     found = Check(stage, monkeypatch)
     found.machine("context_mib=300")
+    stage.control("status")  # the first to use the machine is its host
     return found

@@ -167,7 +167,6 @@ def test_a_check_in_a_container_whose_driver_shows_the_host_s_pids_fails(
     check: Check, tmp_path: Path
 ) -> None:
     """An example is a rented machine that is itself a container: its PIDs outside are unknown."""
-    check.stage.probe("info", limited=False)  # makes this namespace the machine's host
     tools, out = check.tools(), tmp_path / "gpu.json"
     programs = ("--spin", tools.spin, "--measure", tools.measure)
     words = ("--part", "1", "--only", "pids")
