@@ -117,8 +117,8 @@ builds: control-plane control-plane-next  ## build all that tests on a real Kube
 
 cluster: $(SETUP)  ## start a real Kubernetes node with simulated GPUs in a sandbox (root; VGPU_NODE=its folder)
 	@bash tests/cluster/cluster.sh up
-	@echo "A Kubernetes with the project on it runs. kubectl in it:"
-	@echo "    bash tests/cluster/node.sh in kubectl get gpudevices"
+	@echo "A Kubernetes with the project on it runs. A shell in it, in which the commands of docs/tutorial.md work:"
+	@echo "    bash tests/cluster/node.sh in bash"
 	@echo "Without a word, tests/cluster/node.sh lists what else it can do. It is gone with: make cluster-down"
 
 cluster-down:  ## remove the node that make cluster started

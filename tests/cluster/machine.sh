@@ -139,6 +139,9 @@ if [ ! -e "$RUN/imported" ]; then
   for archive in "$IMAGES"/*.tar; do
     ctr -a /run/containerd/containerd.sock -n k8s.io images import "$archive" >> "$RUN/log/import.log" 2>&1
   done
+  # The name that the examples have, for want of a registry.
+  ctr -a /run/containerd/containerd.sock -n k8s.io images tag registry.invalid/vgpu/workload:dev docker.io/library/debian:12-slim \
+    >> "$RUN/log/import.log" 2>&1
   touch "$RUN/imported"
 fi
 until kubectl get --raw /readyz >/dev/null 2>&1; do sleep 0.1; done

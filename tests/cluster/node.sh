@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # node.sh COMMAND... : run a real Kubernetes of one node, control plane included, in a sandbox on this machine. Needs root.
 #   up               start it, or switch it on again with its old disk; returns when the node is ready
-#   in COMMAND...    run a command inside, with kubectl and ctr in PATH and KUBECONFIG set
+#   in COMMAND...    run a command inside, in this folder, with kubectl, kubectl vgpu and ctr in PATH and KUBECONFIG set
 #   load ARCHIVE...  import images that were made since it was started
 #   restart NAME...  kill programs (kubelet, containerd, kube-proxy, …), all at once; each is started again by itself
 #   hold NAME...     kill programs and keep them down, until: release NAME...
@@ -26,8 +26,9 @@ inside() {  # prints the id of the sandbox's process 1 on this machine, or nothi
 enter() {
   local pid; pid=$(inside)
   [ -n "$pid" ] || { say "no node is running in $run"; exit 1; }
-  KUBECONFIG=$run/pki/admin.kubeconfig PATH=$kube:$containerd:$PATH CONTAINERD_ADDRESS=/run/containerd/containerd.sock \
-    exec nsenter --target "$pid" --mount --net --uts --ipc --pid --cgroup -- "$@"
+  KUBECONFIG=$run/pki/admin.kubeconfig CONTAINERD_ADDRESS=/run/containerd/containerd.sock \
+    PATH=$kube:$containerd:$PATH:$(realpath -m "$here/../../.venv/bin") \
+    exec nsenter --target "$pid" --mount --net --uts --ipc --pid --cgroup --wdns="$PWD" -- "$@"
 }
 cgroups() { find /sys/fs/cgroup/*/"$name" -depth -type d 2>/dev/null || true; }
 

@@ -23,7 +23,7 @@ _IGNORED = {
     # In Claims mode, too, run what the node, the kubelet and the container decide.
     "node-claims": [
         *("test_alone_*", "test_tenant_*", "test_node_refusals*", "test_node_resize*"),
-        *("test_node_seed_*", "test_node_sta*", "test_node_sto*"),
+        *("test_node_seed_*", "test_node_sta*", "test_node_sto*", "test_node_tut*"),
     ],
     "node-alone": ["test_claims_*"],
     "real": ["test_node_*", "test_alone_*", "test_claims_*"],
