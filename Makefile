@@ -171,7 +171,7 @@ CLUSTER_BENCH = $(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZE
   $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(MODE),--mode $(MODE)) $(if $(AGENTS),--agents) --note "$(NOTE)"
 
 # With NOTE= the report says what else the machine was doing; the figures of a busy machine mean little.
-bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 MODE="gate claims" AGENTS=1 -> build/bench/cluster.json
+bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 MODE="gate claims stock" AGENTS=1 -> build/bench/cluster.json
 	@$(if $(AGENTS),$(call recorded,$(CLUSTER_BENCH),cluster),$(CLUSTER_BENCH))
 
 bench-events: $(SETUP)  ## a Filter beside a thousand watch events a second -> build/bench/events.json

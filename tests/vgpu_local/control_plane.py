@@ -135,8 +135,8 @@ class ControlPlane(Started):
         shutil.copytree(self._folder / "backup", self._folder / "etcd")
         self._start_storage()
 
-    def start_controllers(self) -> None:
-        """Start kube-controller-manager.
+    def start_controllers(self, *only: str) -> None:
+        """Start kube-controller-manager with all of its usual controllers, or with these.
 
         Its garbage collector looks for new kinds every 30 s only. Started after our kinds are
         served, it deletes claims of deleted pods at once.
@@ -151,6 +151,7 @@ class ControlPlane(Started):
             "--use-service-account-credentials=true",
             f"--root-ca-file={self._folder}/ca.crt",
             f"--service-account-private-key-file={self._folder}/sa.key",
+            *([f"--controllers={','.join(only)}"] if only else []),
             *self._feature_gates(),
         )
 

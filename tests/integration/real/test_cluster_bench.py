@@ -65,7 +65,7 @@ def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
 
 def test_it_measures_the_same_pods_by_other_modes(tmp_path: Path) -> None:
     out = tmp_path / "cluster.json"
-    with a_run(out, "--sizes", "3", "--pods", "12", "--mode", "gate", "claims") as run:
+    with a_run(out, "--sizes", "3", "--pods", "12", "--mode", "gate", "claims", "stock") as run:
         said, _ = run.communicate(timeout=200)
     assert run.returncode == 0, said
     sizes = json.loads(out.read_text())["sizes"]["3"]
@@ -74,6 +74,10 @@ def test_it_measures_the_same_pods_by_other_modes(tmp_path: Path) -> None:
         assert found["bound"] == 12
         assert set(found["promises"].values()) == {0}
         assert found["requests_per_pod"][writes] >= 1
+    stock = sizes["stock"]
+    assert stock["bound"] == 12
+    assert stock["requests_per_pod"]["POST resourceclaims"] == 1
+    assert stock["requests_per_pod"]["PUT resourceclaims/status"] >= 1
 
 
 def test_nothing_is_left_of_a_run_that_is_terminated(tmp_path: Path) -> None:

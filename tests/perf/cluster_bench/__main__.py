@@ -20,7 +20,8 @@ from perf.cluster_bench.stage import CLAIMS_S, LEASE_S, Load, Stage
 from vgpu_local.assembly import leave_on_terminate
 
 OUT = Path("build/bench")
-MODES = ("gate", "claims")
+STOCK = "stock"
+MODES = ("gate", "claims", STOCK)
 
 
 def main() -> None:
@@ -41,7 +42,8 @@ def main() -> None:
         nargs="*",
         choices=MODES,
         default=[],
-        help="and the same pods by these of manifests/overlays",
+        help="and the same pods by these of manifests/overlays; stock: whole devices of another DRA"
+        " driver, allocated by kube-scheduler",
     )
     parser.add_argument(
         "--allocated", type=int, default=0, help="pods that have their slices before the others"
@@ -69,6 +71,8 @@ def main() -> None:
     most = fewest * DEVICES_PER_NODE * FILLED
     if not 0 <= options.allocated <= most:
         parser.error(f"--allocated: Invalid value: {options.allocated}: 0 to {most} pods")
+    if STOCK in options.mode and options.pods >= fewest * DEVICES_PER_NODE:
+        parser.error(f"--pods: Invalid value: {options.pods}: {fewest} nodes have too few devices")
     wanted = options.allocated + pods
     wanted += round(options.claims * CLAIMS_S) + 1  # the first one warms everything up
     room = fewest * DEVICES_PER_NODE * SLOTS
@@ -136,7 +140,10 @@ def measure_mode(mode: str, nodes: int, load: Load, found: dict[str, Any]) -> No
     """Run the pods with devices again, on a control plane that calls no extender."""
     with Stage(nodes) as stage:
         of_mode = found[mode] = {}
-        stage.ours(load, of_mode, overlay=mode)
+        if mode == STOCK:
+            of_mode |= stage.stock(load)
+        else:
+            stage.ours(load, of_mode, overlay=mode)
         say(f"{nodes} nodes, {mode}: {brief(of_mode)}")
 
 

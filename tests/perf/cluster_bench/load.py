@@ -25,9 +25,17 @@ DEVICES: Mapping[str, object] = {
 """A slice of a device in HAMi's words."""
 
 
-def a_pod(run: str, number: int, *, with_devices: bool) -> Object:
-    """Return a pod as a user writes it."""
+def a_pod(run: str, number: int, *, with_devices: bool, template: str = "") -> Object:
+    """Return a pod as a user writes it.
+
+    Args:
+        run: Its label, and the prefix of its name.
+        number: The rest of its name.
+        with_devices: It asks for a slice in HAMi's words.
+        template: The ResourceClaimTemplate by which it asks for a device of another driver.
+    """
     limits = dict(DEVICES) if with_devices else {}
+    claims = [{"name": "gpu", "resourceClaimTemplateName": template}] if template else []
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -35,6 +43,7 @@ def a_pod(run: str, number: int, *, with_devices: bool) -> Object:
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
+            "resourceClaims": claims,
             "containers": [
                 {
                     "name": "main",
@@ -42,6 +51,7 @@ def a_pod(run: str, number: int, *, with_devices: bool) -> Object:
                     "resources": {
                         "requests": {"cpu": "100m", "memory": "128Mi"},
                         "limits": limits,
+                        "claims": [{"name": claim["name"]} for claim in claims],
                     },
                 }
             ],
@@ -61,9 +71,13 @@ async def main() -> None:
     parser.add_argument("--run", required=True, help="label of the pods, and prefix of their names")
     parser.add_argument("--pods", type=int, required=True, help="number of pods")
     parser.add_argument("--with-devices", action="store_true", help="each pod asks for a slice")
+    parser.add_argument("--template", default="", help="each pod asks for a claim of this template")
     parser.add_argument("--limit", type=float, required=True, help="seconds")
     options = parser.parse_args()
-    pods = [a_pod(options.run, n, with_devices=options.with_devices) for n in range(options.pods)]
+    pods = [
+        a_pod(options.run, n, with_devices=options.with_devices, template=options.template)
+        for n in range(options.pods)
+    ]
     scope = Scope(label_selector=f"{LABEL}={options.run}")
     async with Api.connect(options.kubeconfig) as api:
         creates = TimedCreates(api, PODS, pods, is_done=is_bound, scope=scope)

@@ -1,6 +1,7 @@
 """A control plane with simulated nodes, and the two loads on it.
 
-No controllers run, so nodes without a kubelet are not tainted, and no garbage is collected.
+No controllers run, so nodes without a kubelet are not tainted, and no garbage is collected. Pods of
+another DRA driver get only the controller that makes their ResourceClaims.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from perf.cluster_bench.paper import (
     make_devices,
     make_nodes,
 )
+from perf.cluster_bench.stock import CONTROLLER, TEMPLATE, make_stock_devices
 from perf.cluster_bench.timed import NAMESPACE
 from vgpu_api.resources import LEASES, PODS
 from vgpu_client.api import Api
@@ -123,6 +125,16 @@ class Stage(Started):
         self._loop.run(self._delete_pods("plain"))
         self._plane.stop_scheduler()
         return found
+
+    def stock(self, load: Load) -> dict[str, Any]:
+        """Run pods with devices of another DRA driver, which plain kube-scheduler allocates."""
+        self._loop.run(make_stock_devices(self._api, list(self._node_uids)))
+        self._plane.start_controllers(CONTROLLER)
+        self._plane.start_scheduler({"clientConnection": SCHEDULER_CLIENT})
+        settle(self._plane.pids())
+        given = ("--template", TEMPLATE)
+        self._measure("warm", Load(1, 60.0), self._plane.pids(), given)
+        return self._measure("stock", load, self._plane.pids(), given)
 
     def ours(
         self, load: Load, found: dict[str, Any], *, overlay: str = "default"
