@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
-from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1.vgpuclaim import AllocatedDevice, VGPUClaimSpec
+
+if TYPE_CHECKING:
+    from vgpu_api.core.pod import Pod  # slow to load, and `kubectl vgpu get` needs none
 
 
 @dataclass(frozen=True, slots=True)

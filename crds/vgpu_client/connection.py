@@ -117,11 +117,8 @@ def _from_service_account() -> Connection:
     token = TokenFile(SERVICE_ACCOUNT / "token")
     token.read()
     host = f"[{host}]" if ":" in host else host
-    cluster = ServerEntry.model_validate(
-        {
-            "server": f"https://{host}:{port}",
-            "certificate-authority": str(SERVICE_ACCOUNT / "ca.crt"),
-        }
+    cluster = ServerEntry(
+        server=f"https://{host}:{port}", certificate_authority=str(SERVICE_ACCOUNT / "ca.crt")
     )
     return _connection(cluster, _tls(cluster, None), token)
 

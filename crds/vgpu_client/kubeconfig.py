@@ -9,43 +9,45 @@ from __future__ import annotations
 import os
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vgpu_client.errors import LoginError
 
 _IMPERSONATION = frozenset({"as", "as-uid", "as-groups", "as-user-extra"})
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+# These are no pydantic models, because loading pydantic would be half of what a command such as
+# `kubectl vgpu version` takes.
+_NO_TEXTS: Mapping[str, tuple[type, str]] = {
+    "insecure-skip-tls-verify": (bool, "a boolean"),
+    "extensions": (list, "a list"),
+    "exec": (dict, "an object"),
+    "auth-provider": (dict, "an object"),
+}
+"""The fields that are not strings: their types, and how to call them."""
+_KEYS: Mapping[str, str] = {"token_file": "tokenFile"}
+"""The fields whose keys do not follow from their names."""
 
 
-class _KubeconfigEntry(BaseModel):
-    """A part of a kubeconfig."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        alias_generator=lambda name: name.replace("_", "-"),
-        defer_build=True,  # no process uses all of them
-    )
-
-
-class ServerEntry(_KubeconfigEntry):
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
     """An API server, and how to trust it."""
 
-    server: str = Field(min_length=1)
+    server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
     proxy_url: str = ""
-    extensions: list[dict[str, Any]] = []
+    extensions: Sequence[Any] = ()
 
 
-class UserEntry(_KubeconfigEntry):
+@dataclass(frozen=True, slots=True)
+class UserEntry:
     """Credentials of a user."""
 
     client_certificate: str = ""
@@ -53,17 +55,21 @@ class UserEntry(_KubeconfigEntry):
     client_key: str = ""
     client_key_data: str = ""
     token: str = ""
-    token_file: str = Field(default="", alias="tokenFile")
+    token_file: str = ""
     username: str = ""
     password: str = ""
     exec: dict[str, Any] | None = None
     auth_provider: dict[str, Any] | None = None
 
 
-class _Context(_KubeconfigEntry):
+@dataclass(frozen=True, slots=True)
+class _Context:
     cluster: str = ""
     user: str = ""
     namespace: str = ""
+
+
+_Entry = TypeVar("_Entry", ServerEntry, UserEntry, _Context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,24 @@ class _Merged:
             raise LoginError(f"no {kind} {name!r}")
         return self.entries[kind][name]
 
+    def read(self, model: type[_Entry], kind: str, name: str) -> _Entry:
+        """Return an entry; fields that we do not know are left out.
+
+        Raises:
+            LoginError: There is no such entry, or a field has a wrong type.
+        """
+        given, values = self.entry(kind, name), dict[str, Any]()
+        for each in fields(model):
+            key = _KEYS.get(each.name) or each.name.replace("_", "-")
+            if key not in given:
+                continue
+            wanted, words = _NO_TEXTS.get(key, (str, "a string"))
+            if not isinstance(given[key], wanted):
+                # The value may be a secret, so it is not shown.
+                raise LoginError(f"{kind}s[{name}].{kind}.{key}: must be {words}")
+            values[each.name] = given[key]
+        return model(**values)
+
 
 def any_exists(files: str) -> bool:
     """Return True if one of the files of a `KUBECONFIG` list exists."""
@@ -117,10 +141,6 @@ def read_context(files: str, name: str | None = None) -> Context:
         return _context(_merge(files), name)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise LoginError(f"kubeconfig {files}: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise LoginError(f"kubeconfig {files}: {error.title}: {place}: {first['msg']}") from error
     except LoginError as error:
         raise LoginError(f"kubeconfig {files}: {error}") from error
 
@@ -133,7 +153,7 @@ def default_namespace(files: str, name: str | None = None) -> str:
     """
     try:
         return _chosen(_merge(files), name)[1].namespace
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, LoginError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, LoginError) as error:
         raise LoginError(f"kubeconfig {files}: {error}") from error
 
 
@@ -200,17 +220,16 @@ def _chosen(merged: _Merged, name: str | None) -> tuple[str, _Context]:
     wanted = merged.current if name is None else name
     if not wanted:
         raise LoginError("current-context is not set")
-    return wanted, _Context.model_validate(merged.entry("context", wanted))
+    return wanted, merged.read(_Context, "context", wanted)
 
 
 def _context(merged: _Merged, name: str | None) -> Context:
     name, chosen = _chosen(merged, name)
-    user = merged.entry("user", chosen.user) if chosen.user else {}
-    for unsupported in _IMPERSONATION & user.keys():
+    given = merged.entry("user", chosen.user) if chosen.user else {}
+    for unsupported in _IMPERSONATION & given.keys():
         raise LoginError(f"users[{chosen.user}].user.{unsupported}: impersonation is not supported")
-    return Context(
-        name=name,
-        cluster=ServerEntry.model_validate(merged.entry("cluster", chosen.cluster)),
-        user=UserEntry.model_validate(user),
-        namespace=chosen.namespace,
-    )
+    cluster = merged.read(ServerEntry, "cluster", chosen.cluster)
+    if not cluster.server:
+        raise LoginError(f"clusters[{chosen.cluster}].cluster.server: Required value")
+    user = merged.read(UserEntry, "user", chosen.user) if chosen.user else UserEntry()
+    return Context(name, cluster, user, chosen.namespace)

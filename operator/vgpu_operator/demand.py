@@ -8,16 +8,18 @@ key of a request class.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgpu_api import quantity
-from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import DeviceKind, DeviceSelector, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, Phase, RequestMode
 from vgpu_api.vendors import Kind, kind_of
 from vgpu_api.vendors.model import ChoiceRule, NodeRule
 from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, marks_of
+
+if TYPE_CHECKING:
+    from vgpu_api.config import ClusterConfig  # slow to load, and `kubectl vgpu get` needs none
 
 ALL_CORES = 100
 """The percentage of compute that means exclusive use of a device."""

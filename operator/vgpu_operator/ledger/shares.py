@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgpu_api.core import PodScopes
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.placement.constraints import most_at_once
 from vgpu_operator.placement.mig_geometry import bits_of, slices_of
 from vgpu_operator.vendors.neighbours import marks_of
+
+if TYPE_CHECKING:
+    from vgpu_api.core import PodScopes  # slow to load, and `kubectl vgpu get` needs none
 
 
 class ClaimKey(NamedTuple):

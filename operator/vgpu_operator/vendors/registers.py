@@ -10,15 +10,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vgpu_api import names, quantity
-from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_api.vendors import Capacity, Kind
 from vgpu_api.vendors.model import JsonKey
 from vgpu_operator.vendors.parts import Part, named_parts
 from vgpu_operator.vendors.records import Given
+
+if TYPE_CHECKING:
+    from vgpu_api.core import Node  # slow to load, and `kubectl vgpu get` needs none
 
 MAX_DEVICES = 64
 """The most devices of one kind on a node."""

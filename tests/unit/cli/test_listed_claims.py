@@ -8,7 +8,8 @@ from typing import Any
 from builders import a_claim, a_node, an_allocation
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
-from vgpu_operator.cli.listing import GetQuery, table
+from vgpu_operator.cli.listing import GetQuery
+from vgpu_operator.cli.object_tables import table
 from vgpu_operator.engine import events
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.state import State

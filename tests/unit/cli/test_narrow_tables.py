@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_operator.cli import listing, top
+from vgpu_operator.cli import listing, object_tables, top
 from vgpu_operator.cli.agents import AgentAnswers
 from vgpu_operator.cli.printing import Printer, Table
 
@@ -99,7 +99,7 @@ def listed(kind: str, namespace: str | None, output: str = "") -> Table:
         "devices": devices,
         "nodes": [a_node(number) for number in range(2)],
     }[kind]
-    return listing.table(query, objects, devices, NOW)
+    return object_tables.table(query, objects, devices, NOW)
 
 
 def used(kind: str, namespace: str | None) -> Table:

@@ -38,6 +38,7 @@ OF_ENGINE = {
     "vgpu_operator.admission",
 }
 OF_CLUSTER = {"asyncio", "pydantic", "vgpu_client.api", "yaml"}
+MODELS = {"pydantic", "vgpu_api.v1alpha1"}
 OTHERS = {"cryptography", "prometheus_client"}
 
 
@@ -89,9 +90,17 @@ def test_get_loads_a_client_but_no_engine(kubeconfig: Path, kind: str) -> None:
     found = loaded(
         "get", kind, *(("-A",) if kind == "slices" else ()), "--kubeconfig", str(kubeconfig)
     )
-    assert (NEVER | OF_ENGINE | OTHERS).isdisjoint(found)
+    unwanted = NEVER | OF_ENGINE | OTHERS | {"vgpu_api.config", "vgpu_api.core"}
+    assert unwanted.isdisjoint(found)
     assert {"vgpu_client.plain_http", "vgpu_client.api"} <= found
     assert ("vgpu_operator.ledger.shares" in found) == (kind != "slices")
+
+
+@pytest.mark.parametrize("verb", ["version", "version --client", "web"])
+def test_what_shows_no_claims_and_devices_loads_no_models(kubeconfig: Path, verb: str) -> None:
+    found = loaded(*verb.split(), "--kubeconfig", str(kubeconfig))
+    assert (NEVER | OF_ENGINE | OTHERS | MODELS).isdisjoint(found)
+    assert "vgpu_client.api" in found
 
 
 @pytest.mark.parametrize("verb", ["cordon node/a", "doctor", "drain node/a", "resize a --cores=5"])

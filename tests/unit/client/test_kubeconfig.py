@@ -142,9 +142,9 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "both set",
     ),
     "another user's name": ({"token": "t", "as": "root"}, {}, "users\\[u\\].user.as"),
-    "a token that is a list": ({"token": [1]}, {}, "UserEntry: token"),
+    "a token that is a list": ({"token": [1]}, {}, r"users\[u\].user.token: must be a string$"),
     "an empty token file": ({"tokenFile": "/dev/null"}, {}, "is empty"),
-    "no server": ({}, {"server": ""}, "ServerEntry: server"),
+    "no server": ({}, {"server": ""}, r"clusters\[c\].cluster.server: Required value"),
 }
 
 
