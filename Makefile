@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly wheels release images install images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-claims e2e-rollouts e2e-uninstall e2e-chart e2e-migrate bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
+.PHONY: help setup demo test test-fast test-c test-programs test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly wheels release images install kind kind-down images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-claims e2e-rollouts e2e-uninstall e2e-chart e2e-migrate bench bench-cluster bench-placement bench-start bench-fleet bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint lint-types lint-c lint-contracts lint-text shape fmt reference docs crds proto lock mutate native control-plane control-plane-next builds ci ci-steps clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -242,6 +242,12 @@ images:  ## images of operator and agent for amd64 and arm64: REGISTRY= PUSH=1 (
 
 install:  ## install the pushed images on the cluster of kubectl's context: REGISTRY= MODE= COMPONENTS="web monitoring"
 	@REGISTRY="$(REGISTRY)" MODE="$(MODE)" COMPONENTS="$(COMPONENTS)" bash tests/release/install.sh
+
+kind:  ## a Kubernetes on a laptop by kind, with simulated GPUs (docker or podman, kind, kubectl): NODE_IMAGE=
+	@NODE_IMAGE="$(NODE_IMAGE)" bash tests/release/kind.sh up
+
+kind-down:  ## remove what make kind started
+	@bash tests/release/kind.sh down
 
 images-check: $(SETUP)  ## the images, built twice, are the same to the byte (root; 5 min)
 	@bash tests/cluster/cluster.sh build

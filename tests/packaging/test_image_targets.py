@@ -1,4 +1,4 @@
-"""`make images` and `make install` call docker, buildah and kubectl as these programs expect it."""
+"""`make images`, `make install` and `make kind` call other programs as these expect it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ class Programs:
             "rm",
             "dirname",
             "cut",
+            "cat",
+            "grep",
         ):
             self._link(name)
 
@@ -56,10 +58,12 @@ class Programs:
         program.write_text(f"#!/bin/sh\n{call}\necho '{answer}'\nexit {status}\n")
         program.chmod(0o755)
 
-    def run(self, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, *arguments: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         path = {"PATH": str(self._folder), "HOME": os.environ.get("HOME", "/")}
         return subprocess.run(
-            ["bash", str(ROOT / "tests" / "release" / script)],
+            ["bash", str(ROOT / "tests" / "release" / script), *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -188,3 +192,75 @@ def test_an_installation_names_the_pushed_images_and_follows_the_clusters_versio
         f"{PLACE}/nodeagent:{VERSION}",
         f"registry.k8s.io/kube-scheduler:v{number}",
     }
+
+
+KIND = ROOT / "build" / "kind"
+CONTAINERD_1 = "containerd://1.7.24"
+
+
+@pytest.fixture
+def laptop(programs: Programs) -> Programs:
+    """The programs that `make kind` needs, on a machine for which it can work."""
+    programs.add("uname", "x86_64")
+    programs.add("docker")
+    programs.add("kind")
+    programs.add("kubectl", server("v1.35.0"))
+    return programs
+
+
+def test_a_laptop_gets_a_cluster_with_the_images_and_simulated_gpus(laptop: Programs):
+    done = laptop.run("kind.sh", "up", NODE_IMAGE="kindest/node:v1.35.0")
+    assert done.returncode == 0, done.stderr
+    place, calls = "registry.invalid/vgpu", laptop.calls()
+    # The flags are those that `kind create cluster` and `kind load image-archive` list (v0.33.0).
+    assert [call for call in calls if call.startswith("kind")] == [
+        "kind get clusters",
+        f"kind create cluster --name vgpu --kubeconfig {KIND}/kubeconfig --wait 5m "
+        "--image kindest/node:v1.35.0",
+        f"kind load image-archive {KIND}/operator.tar --name vgpu",
+        f"kind load image-archive {KIND}/nodeagent.tar --name vgpu",
+    ]
+    agent = f"{place}/nodeagent:{VERSION}"
+    assert f"docker build --file nodeagent/Dockerfile --tag {agent} --target demo ." in calls
+    assert f"docker save --output {KIND}/nodeagent.tar {agent}" in calls
+    order = ["docker save", "kind create", "kind load", "kubectl apply"]
+    first = [next(at for at, call in enumerate(calls) if call.startswith(each)) for each in order]
+    assert first == sorted(first)
+
+    applied = yaml.safe_load((ROOT / "build" / "install" / "kustomization.yaml").read_text())
+    assert applied["resources"] == ["../../manifests/overlays/demo"]
+    assert applied["components"] == ["../../manifests/components/agents-read-all-pods"]
+    pod = yaml.safe_load((KIND / "pod.yaml").read_text())
+    assert pod["spec"]["containers"][0]["image"] == agent
+    for step in (f"export KUBECONFIG={KIND}/kubeconfig", f"kubectl apply -f {KIND}/pod.yaml"):
+        assert step in done.stdout
+
+
+def test_a_laptops_cluster_is_removed_by_its_name(laptop: Programs):
+    assert laptop.run("kind.sh", "down").returncode == 0
+    removal = f"kind delete cluster --name vgpu --kubeconfig {KIND}/kubeconfig"
+    assert removal in laptop.calls()
+
+
+@pytest.mark.parametrize(
+    ("program", "answer", "status", "says"),
+    [
+        ("docker", "", 1, "docker or podman is needed: none is in PATH, or its daemon does not"),
+        ("uname", "arm64", 0, "on amd64 (x86_64) only, and this is arm64"),
+        ("kind", "vgpu", 0, "cluster vgpu is there already; make kind-down removes it"),
+        ("kubectl", CONTAINERD_1, 0, f"the node runs {CONTAINERD_1}, which has CDI off"),
+        ("kubectl", server("v1.30.4"), 0, "Kubernetes 1.31 or later is needed, and this is 1.30.4"),
+    ],
+)
+def test_a_laptop_that_cannot_have_the_project_is_told_why(
+    laptop: Programs, program: str, answer: str, status: int, says: str
+):
+    laptop.add(program, answer, status=status)
+    done = laptop.run("kind.sh", "up")
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert not [call for call in laptop.calls() if "apply" in call]
+
+
+def test_without_kind_its_address_is_named(programs: Programs):
+    assert "https://kind.sigs.k8s.io" in programs.run("kind.sh", "up").stderr

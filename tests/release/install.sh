@@ -12,11 +12,13 @@ case ${MODE:-Extender} in
   Extender) overlay=default ;;
   Gate) overlay=gate ;;
   Claims) overlay=claims ;;
+  Demo) overlay=demo ;;  # Extender with simulated GPUs, for kind.sh: nodeagent must have the simulated driver
   *) echo "install: MODE: Invalid value: $MODE: Extender, Gate or Claims" >&2; exit 2 ;;
 esac
 server=$(kubectl version --output=json | sed -n '/"serverVersion"/,$ s/.*"gitVersion": "v\([0-9.]*\).*/\1/p')
 [ -n "$server" ] || { echo "install: the cluster does not say its version" >&2; exit 1; }
 minor=$(echo "$server" | cut -d. -f2)
+[ "$minor" -ge 31 ] || { echo "install: Kubernetes 1.31 or later is needed, and this is $server" >&2; exit 2; }
 if [ "$overlay" = claims ] && [ "$minor" -lt 36 ]; then
   echo "install: MODE: Invalid value: Claims: needs Kubernetes 1.36 or later, and this is $server" >&2
   exit 2
