@@ -228,3 +228,35 @@ async def test_the_driver_that_registered_last_is_asked(
     await api.delete(PODS, "a", namespace="default")
     await gone(api, "a")
     assert driver.calls == [("unprepare", "of-a")]
+
+
+async def test_a_driver_that_starts_anew_in_its_place_is_registered_each_time(
+    kubelet: Kubelet,
+) -> None:
+    """Between two looks, so that only the socket itself differs; its inode may be used again."""
+    for _ in range(10):
+        driver = Driver(kubelet.folders)
+        await driver.serve()
+        try:
+            async with asyncio.timeout(10):
+                await driver.registered.wait()
+        finally:
+            await driver.stop()
+
+
+async def test_a_driver_that_cannot_take_the_answer_is_told_again(kubelet: Kubelet) -> None:
+    class Busy(Driver):
+        asked = 0
+
+        async def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+            self.asked += 1
+            if self.asked == 1:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
+            return await super().NotifyRegistrationStatus(request, context)
+
+    driver = Busy(kubelet.folders)
+    await driver.serve()
+    async with asyncio.timeout(10):
+        await driver.registered.wait()
+    await driver.stop()
+    assert driver.asked == 2

@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 
@@ -37,6 +38,9 @@ _LOOK_S = 0.1
 _AGAIN_S = 0.3
 
 log = logging.getLogger(__name__)
+
+Made: TypeAlias = tuple[int, int]
+"""A socket's inode and when it was made: one made again may get the inode of the one before."""
 
 
 class PrepareError(Exception):
@@ -80,7 +84,7 @@ class ResourceClaims:
         self._registry = registry
         self._record = record
         self._claims: dict[str, _Claim] = {}
-        self._drivers: dict[Path, tuple[int, str, str]] = {}  # socket → inode, driver, endpoint
+        self._drivers: dict[Path, tuple[Made, str, str]] = {}  # socket → driver, endpoint
 
     async def find_drivers(self) -> None:
         """Register each driver whose socket appears, for ever; forget it with its socket."""
@@ -88,9 +92,9 @@ class ResourceClaims:
             sockets = dict(self._sockets())
             for path in self._drivers.keys() - sockets.keys():
                 del self._drivers[path]
-            for path, inode in sockets.items():
-                if self._drivers.get(path, (0,))[0] != inode:
-                    await self._register(path, inode)
+            for path, made in sockets.items():
+                if self._drivers.get(path, (None,))[0] != made:
+                    await self._register(path, made)
             await asyncio.sleep(_LOOK_S)
 
     def restarted(self) -> None:
@@ -183,25 +187,26 @@ class ResourceClaims:
                 return grpc.aio.insecure_channel(f"unix://{endpoint}", options=CHANNEL_OPTIONS)
         raise LookupError(f"DRA driver {driver} is not registered")
 
-    async def _register(self, socket: Path, inode: int) -> None:
+    async def _register(self, socket: Path, made: Made) -> None:
         try:
             async with grpc.aio.insecure_channel(
                 f"unix://{socket}", options=CHANNEL_OPTIONS
             ) as channel:
                 stub = reg_grpc.RegistrationStub(channel)
                 info = await stub.GetInfo(reg.InfoRequest(), timeout=1.0)
-                self._drivers.pop(socket, None)
-                self._drivers[socket] = (inode, info.name, info.endpoint)
                 status = reg.RegistrationStatus(plugin_registered=True)
                 await stub.NotifyRegistrationStatus(status, timeout=1.0)
+                self._drivers.pop(socket, None)
+                self._drivers[socket] = (made, info.name, info.endpoint)
         except grpc.aio.AioRpcError as error:
             log.info("%s is not registered yet: %s", socket.name, error.details())
 
-    def _sockets(self) -> Iterator[tuple[Path, int]]:
-        """Yield each driver's socket with its inode; a recreated one has another."""
+    def _sockets(self) -> Iterator[tuple[Path, Made]]:
+        """Yield each driver's socket, and what tells it from one made again in its place."""
         for path in self._registry.glob("*.sock"):
             with contextlib.suppress(FileNotFoundError):
-                yield path, path.stat().st_ino
+                found = path.stat()
+                yield path, (found.st_ino, found.st_ctime_ns)
 
     def _write(self) -> None:
         entries = [asdict(claim) for claim in self._claims.values()]
