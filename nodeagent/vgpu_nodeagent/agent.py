@@ -35,6 +35,7 @@ from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.priority_throttle import PriorityThrottle
+from vgpu_nodeagent.enforcement.selinux import label_state
 from vgpu_nodeagent.enforcement.toolkit import Exposure, exposure
 from vgpu_nodeagent.enforcement.usage_folders import folders_on
 from vgpu_nodeagent.enforcement.watchdog import Signals, Watchdog
@@ -355,6 +356,7 @@ def _local_node(config: AgentConfig, api: Api, driver: Driver, events: Events) -
     checkpoint = Checkpoint(config.state_dir / "slots.json")
     inventory = Inventory(driver, config.cluster.nvidia, checkpoint, events)
     config.state_dir.mkdir(parents=True, exist_ok=True)
+    label_state(config.state_dir)
     usage_folders = folders_on(config.usage_regions)
     usage_folders.verify(config.state_dir)
     instances = Instances(driver, checkpoint, inventory)

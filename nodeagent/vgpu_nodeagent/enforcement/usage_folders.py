@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vgpu_nodeagent.config import UsageRegions
-from vgpu_nodeagent.enforcement import abi
+from vgpu_nodeagent.enforcement import abi, selinux
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
@@ -69,6 +69,7 @@ class PlainFolders:
         """Create the folder, readable for all and writable for root."""
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
+        selinux.label(folder, selinux.WRITABLE)
 
     def extend(self, region: int, length: int) -> None:
         """Allocate all blocks: on a full disk, writing to a hole kills the process (SIGBUS).
@@ -131,6 +132,7 @@ class BoundedFolders:
         options = f"size={abi.REGION_BYTES},nr_inodes={_INODES},mode=0755"
         if _libc().mount(b"vgpu", os.fsencode(folder), b"tmpfs", flags, options.encode()):
             raise _error("mount a tmpfs (this needs a privileged container)", folder)
+        selinux.label(folder, selinux.WRITABLE)
 
     def extend(self, region: int, length: int) -> None:
         """Leave it sparse: the mount has space for it and for nothing else.
