@@ -235,18 +235,20 @@ def _most_memory(state: State, kind: EquivalenceClass, names: Sequence[str]) -> 
         return 0
     columns, request = state.ledger.columns, kind.request.requests[0]
     free: set[int] = set()
+    most: dict[str, int] = {}
     for name in names:
         node = columns.node_id(name)
         assert node is not None
-        for device in columns.node_devices[node]:
-            _, _, memory, _ = columns.in_use(device)
-            free.add(columns.memory[device] - memory)
+        of_node = {columns.memory[at] - columns.in_use(at)[2] for at in columns.node_devices[node]}
+        most[name] = max(of_node, default=0)
+        free |= of_node
     asked = request.memory_mib
     amounts = sorted(each for each in free if each > 0 and (asked is None or each < asked))
     for memory_mib in reversed(amounts[-_TRIED:]):
         smaller = replace(request, memory_mib=memory_mib, memory_percent=None)
         demand = replace(kind.request, requests=(smaller,))
-        if len(_refusals(state, names, kind._replace(request=demand))) < len(names):
+        roomy = [name for name in names if most[name] >= memory_mib]
+        if len(_refusals(state, roomy, kind._replace(request=demand))) < len(roomy):
             return memory_mib
     return 0
 
