@@ -39,15 +39,22 @@ def label_state(state: Path) -> None:
                 return
 
 
-def label(path: Path, kind: str) -> bool:
-    """Give a file a type; return False if it has no labels or the policy does not know the type."""
-    # A container can put a link to a file of the host in place of its usage region.
+def has_label(path: Path) -> bool:
+    """Return True if a file has a label: on a node with SELinux all have one."""
     try:
         os.getxattr(path, _ATTRIBUTE, follow_symlinks=False)
     except OSError:
-        return False  # no SELinux, or a file system without labels
+        return False
+    return True
+
+
+def label(path: Path, kind: str) -> bool:
+    """Give a file a type; return False if it has no labels or the policy does not know the type."""
+    if not has_label(path):
+        return False
     value = f"system_u:object_r:{kind}:s0\0".encode()
     try:
+        # A container can put a link to a file of the host in place of its usage region.
         os.setxattr(path, _ATTRIBUTE, value, follow_symlinks=False)
     except OSError as error:
         # Without container-selinux the policy knows no such type, and may not confine containers.

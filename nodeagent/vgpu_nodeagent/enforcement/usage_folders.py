@@ -129,7 +129,9 @@ class BoundedFolders:
         if folder.is_mount():
             return
         flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-        options = f"size={abi.REGION_BYTES},nr_inodes={_INODES},mode=0755"
+        # Labels take space that the kernel (6.6 or newer) counts as that of inodes.
+        inodes = _INODES + selinux.has_label(folder)
+        options = f"size={abi.REGION_BYTES},nr_inodes={inodes},mode=0755"
         if _libc().mount(b"vgpu", os.fsencode(folder), b"tmpfs", flags, options.encode()):
             raise _error("mount a tmpfs (this needs a privileged container)", folder)
         selinux.label(folder, selinux.WRITABLE)

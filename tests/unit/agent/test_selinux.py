@@ -26,7 +26,7 @@ class Labels:
 
     def __init__(self) -> None:
         self.there_are = True
-        self.types = (READ_ONLY, WRITABLE)
+        self.types: tuple[bytes, ...] = (READ_ONLY, WRITABLE)
         self.given: dict[Path, bytes] = {}
 
     def get(self, path: Path, attribute: str, *, follow_symlinks: bool) -> bytes:

@@ -115,6 +115,20 @@ REBOOT = """
     print(json.dumps([first, lost, again, steady, mounts(), rest, size == abi.REGION_BYTES]))
 """
 
+LABELLED = """
+    from vgpu_nodeagent.enforcement import selinux
+    selinux.has_label = lambda path: True
+    selinux._ATTRIBUTE = "user.selinux"  # takes the same space, and every user may set it
+    made = allocations()
+    _, usage = made.create("slot-1")
+    folder = Path(usage.host_path)
+    label = os.getxattr(folder, "user.selinux")
+    os.setxattr(folder / "region", "user.selinux", label)  # the kernel does so where SELinux is on
+    size = (folder / "region").stat().st_size
+    more = attempt((folder / "more").touch)
+    print(json.dumps([label.decode(), size == abi.REGION_BYTES, more]))
+"""
+
 LEFTOVER = """
     made = allocations()
     made.create("slot-1")
@@ -304,3 +318,9 @@ def test_regions_are_bounded_unless_the_command_line_says_otherwise() -> None:
     assert isinstance(folders_on(parse(usual).usage_regions), BoundedFolders)
     on_disk = parse([*usual, "--usage-regions=disk"]).usage_regions
     assert isinstance(folders_on(on_disk), PlainFolders)
+
+
+def test_the_labels_of_selinux_leave_space_for_the_region_and_no_other_file(tmp_path: Path) -> None:
+    label, is_whole, more = apart(LABELLED, tmp_path)
+    assert label.split(":")[2] == "container_file_t"
+    assert (is_whole, more) == (True, "ENOSPC")
