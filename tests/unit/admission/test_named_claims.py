@@ -23,6 +23,7 @@ from vgpu_operator.admission.rules import (
     mutate_pod,
     objects_named_by,
 )
+from vgpu_operator.admission.rules.no_effect import without_effect
 from vgpu_operator.dialects import read
 from vgpu_operator.dialects.resource_claims import claim_of_pod, requests_of
 
@@ -236,6 +237,16 @@ def test_a_claim_that_kube_scheduler_allocates_stays_in_the_pod_as_its_author_wr
             "container b asks by resources, and the GPUs of the pod come through ResourceClaim gpu",
         ),
         (
+            a_pod_by_template(**{"vgpu.dev/group": "ring", "vgpu.dev/group-min": "4"}),
+            a_template(),
+            "metadata.annotations[vgpu.dev/group]: Forbidden: kube-scheduler allocates",
+        ),
+        (
+            a_pod_by_template(**{"nvidia.com/use-gputype": "A100"}),
+            a_template(),
+            "metadata.annotations[nvidia.com/use-gputype]: Forbidden: kube-scheduler chooses",
+        ),
+        (
             a_pod_by_template(**{ANNOTATION_SCHEDULER_CLAIM: "gpu"}),
             {"metadata": {"name": "gpus"}, "spec": {"spec": a_claim()["spec"]}},
             f"metadata.annotations[{ANNOTATION_SCHEDULER_CLAIM}]: Invalid value",
@@ -248,6 +259,15 @@ def test_what_kube_scheduler_would_give_and_nobody_could_enforce_is_refused(
     with pytest.raises(Denied) as denied:
         admitted_by_template(pod, template)
     assert sentence in denied.value.message
+
+
+def test_a_preference_that_kube_scheduler_does_not_read_gets_a_warning() -> None:
+    policy = "hami.io/gpu-scheduler-policy"
+    pod = admitted_by_template(a_pod_by_template(**{policy: "binpack"}), a_template())
+    assert without_effect(pod, CLAIMS) == [
+        f"metadata.annotations[{policy}]: has no effect: kube-scheduler chooses this pod's GPUs, "
+        "by its ResourceClaim"
+    ]
 
 
 def test_devices_of_an_init_container_are_not_asked_of_kube_scheduler() -> None:

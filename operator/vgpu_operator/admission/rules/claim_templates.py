@@ -15,12 +15,15 @@ from vgpu_api.core.resource_claim import DeviceRequests, ResourceClaimSpec
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.field_errors import describe
 from vgpu_api.names import (
+    ANNOTATION_GROUP,
+    ANNOTATION_GROUP_MIN,
     ANNOTATION_RESOURCE_CLAIM,
     ANNOTATION_RESOURCES,
     ANNOTATION_SCHEDULER_CLAIM,
 )
 from vgpu_operator.admission.rules.denial import Denied, denying
 from vgpu_operator.admission.rules.json_patch import JsonPatch, Operation
+from vgpu_operator.admission.rules.no_effect import CHOOSING, PREFERRING
 from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
 from vgpu_operator.dialects import read
 from vgpu_operator.dialects.claim_templates import (
@@ -33,6 +36,7 @@ from vgpu_operator.dialects.claim_templates import (
     of_template,
 )
 from vgpu_operator.dialects.containers import PodContainer, each_container
+from vgpu_operator.dialects.hami_annotations import annotation_field
 from vgpu_operator.dialects.moved import moved
 from vgpu_operator.dialects.resource_claims import (
     claim_of_pod,
@@ -193,6 +197,7 @@ def _ask_scheduler(
     """
     if len(named) > 1:
         raise _several(named)
+    _refuse_choices(pod)
     amounts = asked_of_scheduler(pod, entry, named[entry], config)
     noted = pod.metadata.annotations.get(ANNOTATION_SCHEDULER_CLAIM)
     if noted == entry and moved(pod, config).keys() == amounts.keys():
@@ -202,6 +207,23 @@ def _ask_scheduler(
         _ask(place, amounts.get(place.name, {}), (), patch)
     patch.set("metadata", "annotations", ANNOTATION_SCHEDULER_CLAIM, value=entry)
     return patch.operations
+
+
+def _refuse_choices(pod: Pod) -> None:
+    """Refuse annotations that only the operator could honour; preferences get a warning."""
+    groups = dict.fromkeys(
+        (ANNOTATION_GROUP, ANNOTATION_GROUP_MIN),
+        "kube-scheduler allocates this pod's GPUs, so it alone can start a group together: name a "
+        "PodGroup of Kubernetes in spec.schedulingGroup",
+    )
+    choices = dict.fromkeys(
+        (key for key in CHOOSING if key not in PREFERRING),
+        "kube-scheduler chooses this pod's GPUs: write a selector or a constraint in its "
+        "ResourceClaim or template",
+    )
+    for key, instead in (groups | choices).items():
+        if key in pod.metadata.annotations:
+            raise BadInput.forbidden(annotation_field(key), instead)
 
 
 def _several(entries: Collection[str]) -> BadInput:

@@ -30,6 +30,7 @@ from vgpu_operator.dialects.numa_spec import EXPECTED, numa_spec
 from vgpu_operator.dialects.pod_demand import PodDemand
 from vgpu_operator.dialects.pod_groups import named_groups
 from vgpu_operator.dialects.reading import is_left_alone
+from vgpu_operator.dialects.resource_claims import scheduler_entry
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     "CUDA_TASK_PRIORITY": "the node sets it: ask with the resource nvidia.com/priority, or with "
@@ -60,6 +61,8 @@ _LARGEST_MIB = 256 << 10
 
 CHOOSING = (*names.HAMI_CHOICES, names.ANNOTATION_DEVICE_SELECTOR, names.ACK_NUMA_SPEC)
 """Annotations that select devices for pods that request resources."""
+PREFERRING = (names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY, names.HAMI_DEVICE_WEIGHTS)
+"""Those of them that rank devices, and rule none out."""
 
 OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
 """Names that have an effect only on a Node."""
@@ -130,14 +133,14 @@ def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 def _beside_a_claim(pod: Pod) -> Iterator[str]:
     """Yield annotations of other dialects on a pod whose claim decides everything."""
-    if native.named_claim(pod) is None:
-        return
+    why = ""
+    if native.named_claim(pod) is not None:
+        why = "the pod names a claim, whose requests and placement say what it gets"
+    elif scheduler_entry(pod):
+        why = "kube-scheduler chooses this pod's GPUs, by its ResourceClaim"
     for key in CHOOSING:
-        if key in pod.metadata.annotations:
-            yield (
-                f"{annotation_field(key)}: has no effect: the pod names a claim, whose requests "
-                "and placement say what it gets"
-            )
+        if why and key in pod.metadata.annotations:
+            yield f"{annotation_field(key)}: has no effect: {why}"
 
 
 def _variables(pod: Pod) -> Iterator[str]:
