@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from vgpu_api.reasons import Tally
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.placement import refusals_on
+from vgpu_operator.placement import Columns, refusals_on
 from vgpu_operator.placement.usage_scores import device_score, node_score
 
 MOST_NODES = 20
@@ -233,24 +233,27 @@ def _most_memory(state: State, kind: EquivalenceClass, names: Sequence[str]) -> 
     """
     if len(kind.request.requests) != 1 or kind.request.requests[0].mode == "MIG":
         return 0
-    columns, request = state.ledger.columns, kind.request.requests[0]
-    free: set[int] = set()
-    most: dict[str, int] = {}
-    for name in names:
-        node = columns.node_id(name)
-        assert node is not None
-        of_node = {columns.memory[at] - columns.in_use(at)[2] for at in columns.node_devices[node]}
-        most[name] = max(of_node, default=0)
-        free |= of_node
-    asked = request.memory_mib
-    amounts = sorted(each for each in free if each > 0 and (asked is None or each < asked))
+    request, free = kind.request.requests[0], _free_memory(state.ledger.columns, names)
+    asked, every = request.memory_mib, set().union(*free.values())
+    amounts = sorted(each for each in every if each > 0 and (asked is None or each < asked))
     for memory_mib in reversed(amounts[-_TRIED:]):
         smaller = replace(request, memory_mib=memory_mib, memory_percent=None)
         demand = replace(kind.request, requests=(smaller,))
-        roomy = [name for name in names if most[name] >= memory_mib]
+        roomy = [name for name in names if max(free[name]) >= memory_mib]
         if len(_refusals(state, roomy, kind._replace(request=demand))) < len(roomy):
             return memory_mib
     return 0
+
+
+def _free_memory(columns: Columns, names: Sequence[str]) -> Mapping[str, Collection[int]]:
+    """Return the amounts, in MiB, that the devices of each node have free; 0 of no device."""
+    found: dict[str, Collection[int]] = {}
+    for name in names:
+        node = columns.node_id(name)
+        assert node is not None
+        devices = columns.node_devices[node]
+        found[name] = {0, *(columns.memory[at] - columns.in_use(at)[2] for at in devices)}
+    return found
 
 
 def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dict[str, Tally]:
