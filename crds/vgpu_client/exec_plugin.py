@@ -165,7 +165,7 @@ def _cluster_info(cluster: ServerEntry) -> dict[str, Any]:
             (
                 each.get("extension")
                 for each in cluster.extensions
-                if isinstance(each, dict) and each.get("name") == _EXTENSION
+                if each.get("name") == _EXTENSION
             ),
             None,
         ),

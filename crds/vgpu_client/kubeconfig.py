@@ -20,17 +20,17 @@ from vgpu_client.errors import LoginError
 
 _IMPERSONATION = frozenset({"as", "as-uid", "as-groups", "as-user-extra"})
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-# These are no pydantic models, because loading pydantic would be half of what a command such as
-# `kubectl vgpu version` takes.
-_NO_TEXTS: Mapping[str, tuple[type, str]] = {
+# The entries are plain dataclasses: loading pydantic would take half of the time of a command such
+# as `kubectl vgpu version`.
+_OTHER_TYPES: Mapping[str, tuple[type, str]] = {
     "insecure-skip-tls-verify": (bool, "a boolean"),
     "extensions": (list, "a list"),
     "exec": (dict, "an object"),
     "auth-provider": (dict, "an object"),
 }
-"""The fields that are not strings: their types, and how to call them."""
+"""The types of the fields that are not strings, and the words for them in messages."""
 _KEYS: Mapping[str, str] = {"token_file": "tokenFile"}
-"""The fields whose keys do not follow from their names."""
+"""The keys that do not follow from the names of their fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ServerEntry:
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
     proxy_url: str = ""
-    extensions: Sequence[Any] = ()
+    extensions: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Merged:
         return self.entries[kind][name]
 
     def read(self, model: type[_Entry], kind: str, name: str) -> _Entry:
-        """Return an entry; fields that we do not know are left out.
+        """Return an entry without the fields that we do not know.
 
         Raises:
             LoginError: There is no such entry, or a field has a wrong type.
@@ -114,7 +114,7 @@ class _Merged:
             key = _KEYS.get(each.name) or each.name.replace("_", "-")
             if key not in given:
                 continue
-            wanted, words = _NO_TEXTS.get(key, (str, "a string"))
+            wanted, words = _OTHER_TYPES.get(key, (str, "a string"))
             if not isinstance(given[key], wanted):
                 # The value may be a secret, so it is not shown.
                 raise LoginError(f"{kind}s[{name}].{kind}.{key}: must be {words}")
@@ -231,5 +231,7 @@ def _context(merged: _Merged, name: str | None) -> Context:
     cluster = merged.read(ServerEntry, "cluster", chosen.cluster)
     if not cluster.server:
         raise LoginError(f"clusters[{chosen.cluster}].cluster.server: Required value")
+    if not all(isinstance(each, dict) for each in cluster.extensions):
+        raise LoginError(f"clusters[{chosen.cluster}].cluster.extensions: must be objects")
     user = merged.read(UserEntry, "user", chosen.user) if chosen.user else UserEntry()
     return Context(name, cluster, user, chosen.namespace)

@@ -28,7 +28,7 @@ enter() {
   [ -n "$pid" ] || { say "no node is running in $run"; exit 1; }
   KUBECONFIG=$run/pki/admin.kubeconfig CONTAINERD_ADDRESS=/run/containerd/containerd.sock \
     PATH=$kube:$containerd:$PATH:$(realpath -m "$here/../../.venv/bin") \
-    exec nsenter --target "$pid" --mount --net --uts --ipc --pid --cgroup --wdns="$PWD" -- "$@"
+    exec nsenter --target "$pid" --mount --net --uts --ipc --pid --cgroup --wdns="${folder:-/}" -- "$@"
 }
 cgroups() { find /sys/fs/cgroup/*/"$name" -depth -type d 2>/dev/null || true; }
 
@@ -74,7 +74,7 @@ forget() {  # ends what this process 1 calls NAME; it is started again unless it
 command=${1:-}; shift || true
 case $command in
   up) switch_on ;;
-  in) enter "$@" ;;
+  in) folder=$PWD; enter "$@" ;;
   enter) inside ;;
   load) for archive in "$@"; do (enter ctr -n k8s.io images import "$(realpath "$archive")") 2>&1 | grep -v -e DEPRECATION -e '^unpacking' || true; done ;;
   restart) forget "$@" ;;

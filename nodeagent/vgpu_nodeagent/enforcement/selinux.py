@@ -30,7 +30,7 @@ _IN_STATE = (
 
 
 def label_state(state: Path) -> None:
-    """Label the folders of the state whose files containers get, and what is there already."""
+    """Label the folders whose files containers get, and the files that are already in them."""
     for folder in ("lib", "slots"):
         (state / folder).mkdir(exist_ok=True)
     for pattern, kind in _IN_STATE:

@@ -129,7 +129,7 @@ class BoundedFolders:
         if folder.is_mount():
             return
         flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-        # Labels take space that the kernel (6.6 or newer) counts as that of inodes.
+        # Since Linux 6.6 the space of a label counts against nr_inodes.
         inodes = _INODES + selinux.has_label(folder)
         options = f"size={abi.REGION_BYTES},nr_inodes={inodes},mode=0755"
         if _libc().mount(b"vgpu", os.fsencode(folder), b"tmpfs", flags, options.encode()):

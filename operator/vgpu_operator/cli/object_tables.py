@@ -163,7 +163,7 @@ def _nodes(
 
 
 def shares(held: Amount, given: Amount) -> list[Cell]:
-    """Return the cells for memory, cores and slots as allocated/allocatable."""
+    """Return a cell each for memory, cores and slots: allocated/allocatable."""
     return [
         Portion(
             f"{held.memory}/{given.memory}",
@@ -188,7 +188,7 @@ def _part(held: int, given: int) -> float | None:
 
 
 def pod_of(obj: Object) -> str:
-    """Return the pod of a claim; empty if it has none, or cannot be read."""
+    """Return the name of a claim's pod; empty if it has none or the claim cannot be read."""
     try:
         return VGPUClaim.read(obj).shown_pod
     except ValidationError:

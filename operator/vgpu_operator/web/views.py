@@ -172,7 +172,7 @@ def _fleet_devices(mirror: Mirror, rows: Sequence[NodeRow], sight: Sight) -> Doc
 
 
 def _fleet_used(mirror: Mirror, sight: Sight) -> UsedSum:
-    """Return the sum of the reported uses, which is faster than to look for one at each device."""
+    """Return the sum of the reported uses; looking one up for each device takes far longer."""
     columns = mirror.state.ledger.columns
     there = (uuid for uuid in mirror.usage.devices if columns.nodes_of((uuid,)))
     return sum_of(used for uuid in there if (used := _used_of(mirror, sight, uuid)))

@@ -42,8 +42,8 @@ def main() -> None:
         nargs="*",
         choices=MODES,
         default=[],
-        help="and the same pods by these of manifests/overlays; stock: whole devices of another DRA"
-        " driver, allocated by kube-scheduler",
+        help="run the same pods in these modes too; stock: they get whole devices of another DRA "
+        "driver from kube-scheduler",
     )
     parser.add_argument(
         "--allocated", type=int, default=0, help="pods that have their slices before the others"
@@ -72,7 +72,8 @@ def main() -> None:
     if not 0 <= options.allocated <= most:
         parser.error(f"--allocated: Invalid value: {options.allocated}: 0 to {most} pods")
     if STOCK in options.mode and options.pods >= fewest * DEVICES_PER_NODE:
-        parser.error(f"--pods: Invalid value: {options.pods}: {fewest} nodes have too few devices")
+        whole = fewest * DEVICES_PER_NODE - 1  # the first pod warms everything up
+        parser.error(f"--pods: Invalid value: {options.pods}: in mode {STOCK} at most {whole}")
     wanted = options.allocated + pods
     wanted += round(options.claims * CLAIMS_S) + 1  # the first one warms everything up
     room = fewest * DEVICES_PER_NODE * SLOTS

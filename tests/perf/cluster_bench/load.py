@@ -71,7 +71,7 @@ async def main() -> None:
     parser.add_argument("--run", required=True, help="label of the pods, and prefix of their names")
     parser.add_argument("--pods", type=int, required=True, help="number of pods")
     parser.add_argument("--with-devices", action="store_true", help="each pod asks for a slice")
-    parser.add_argument("--template", default="", help="each pod asks for a claim of this template")
+    parser.add_argument("--template", default="", help="make a claim for each pod from it")
     parser.add_argument("--limit", type=float, required=True, help="seconds")
     options = parser.parse_args()
     pods = [

@@ -1,4 +1,4 @@
-"""A control plane with simulated nodes, and the two loads on it.
+"""A control plane with simulated nodes, and the loads on it.
 
 No controllers run, so nodes without a kubelet are not tainted, and no garbage is collected. Pods of
 another DRA driver get only the controller that makes their ResourceClaims.

@@ -17,26 +17,18 @@ from vgpu_client.transport import Object
 TEMPLATE = "one-gpu"
 CONTROLLER = "resourceclaim-controller"
 """The only controller of kube-controller-manager that a pod with a template needs."""
-_API = "resource.k8s.io/v1"
 _DRIVER = "gpu.example.com"
 _AT_ONCE = 16
 
 
 def _class() -> Object:
     selector = {"cel": {"expression": f"device.driver == '{_DRIVER}'"}}
-    return {
-        "apiVersion": _API,
-        "kind": DEVICE_CLASSES.kind,
-        "metadata": {"name": _DRIVER},
-        "spec": {"selectors": [selector]},
-    }
+    return {"metadata": {"name": _DRIVER}, "spec": {"selectors": [selector]}}
 
 
 def _template() -> Object:
     request = {"name": "gpu", "exactly": {"deviceClassName": _DRIVER}}
     return {
-        "apiVersion": _API,
-        "kind": RESOURCE_CLAIM_TEMPLATES.kind,
         "metadata": {"name": TEMPLATE, "namespace": NAMESPACE},
         "spec": {"spec": {"devices": {"requests": [request]}}},
     }
@@ -56,8 +48,6 @@ def _slice(node: str) -> Object:
     ]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     return {
-        "apiVersion": _API,
-        "kind": RESOURCE_SLICES.kind,
         "metadata": {"name": f"{node}-{_DRIVER}"},
         "spec": {"driver": _DRIVER, "nodeName": node, "pool": pool, "devices": devices},
     }

@@ -1,4 +1,4 @@
-"""What containers get has a label that SELinux lets them use, where files have labels."""
+"""On a node with SELinux, files for containers get labels with which containers may use them."""
 
 from __future__ import annotations
 

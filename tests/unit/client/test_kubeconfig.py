@@ -144,6 +144,11 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another user's name": ({"token": "t", "as": "root"}, {}, "users\\[u\\].user.as"),
     "a token that is a list": ({"token": [1]}, {}, r"users\[u\].user.token: must be a string$"),
     "an empty token file": ({"tokenFile": "/dev/null"}, {}, "is empty"),
+    "an extension that is a string": (
+        {},
+        {"extensions": ["x"]},
+        r"clusters\[c\].cluster.extensions: must be objects",
+    ),
     "no server": ({}, {"server": ""}, r"clusters\[c\].cluster.server: Required value"),
 }
 

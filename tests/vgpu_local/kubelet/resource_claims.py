@@ -40,7 +40,7 @@ _AGAIN_S = 0.3
 log = logging.getLogger(__name__)
 
 Made: TypeAlias = tuple[int, int]
-"""A socket's inode and when it was made: one made again may get the inode of the one before."""
+"""A socket's inode and change time; a new socket may get the inode of the one before."""
 
 
 class PrepareError(Exception):
@@ -84,7 +84,8 @@ class ResourceClaims:
         self._registry = registry
         self._record = record
         self._claims: dict[str, _Claim] = {}
-        self._drivers: dict[Path, tuple[Made, str, str]] = {}  # socket → driver, endpoint
+        self._drivers: dict[Path, tuple[Made, str, str]] = {}
+        """By socket: what tells it from others, the driver's name, the endpoint."""
 
     async def find_drivers(self) -> None:
         """Register each driver whose socket appears, for ever; forget it with its socket."""

@@ -46,6 +46,19 @@ from vgpu_operator.dialects.resource_claims import (
 )
 
 _FIELD = f"metadata.annotations[{ANNOTATION_RESOURCE_CLAIM}]"
+_OF_THE_OPERATOR: Mapping[str, str] = {
+    **dict.fromkeys(
+        (ANNOTATION_GROUP, ANNOTATION_GROUP_MIN),
+        "kube-scheduler allocates this pod's GPUs, so it alone can start a group together: name a "
+        "PodGroup of Kubernetes in spec.schedulingGroup",
+    ),
+    **dict.fromkeys(
+        (key for key in CHOOSING if key not in PREFERRING),
+        "kube-scheduler chooses this pod's GPUs: write a selector or a constraint in its "
+        "ResourceClaim or template",
+    ),
+}
+"""Annotations that kube-scheduler does not read, and what to write in their place."""
 
 
 class NamedObjects(NamedTuple):
@@ -211,17 +224,7 @@ def _ask_scheduler(
 
 def _refuse_choices(pod: Pod) -> None:
     """Refuse annotations that only the operator could honour; preferences get a warning."""
-    groups = dict.fromkeys(
-        (ANNOTATION_GROUP, ANNOTATION_GROUP_MIN),
-        "kube-scheduler allocates this pod's GPUs, so it alone can start a group together: name a "
-        "PodGroup of Kubernetes in spec.schedulingGroup",
-    )
-    choices = dict.fromkeys(
-        (key for key in CHOOSING if key not in PREFERRING),
-        "kube-scheduler chooses this pod's GPUs: write a selector or a constraint in its "
-        "ResourceClaim or template",
-    )
-    for key, instead in (groups | choices).items():
+    for key, instead in _OF_THE_OPERATOR.items():
         if key in pod.metadata.annotations:
             raise BadInput.forbidden(annotation_field(key), instead)
 

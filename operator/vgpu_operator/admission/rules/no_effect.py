@@ -62,7 +62,7 @@ _LARGEST_MIB = 256 << 10
 CHOOSING = (*names.HAMI_CHOICES, names.ANNOTATION_DEVICE_SELECTOR, names.ACK_NUMA_SPEC)
 """Annotations that select devices for pods that request resources."""
 PREFERRING = (names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY, names.HAMI_DEVICE_WEIGHTS)
-"""Those of them that rank devices, and rule none out."""
+"""Those of them that only rank devices."""
 
 OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
 """Names that have an effect only on a Node."""
